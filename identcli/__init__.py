@@ -1,0 +1,3 @@
+"""ident: which parameters of attention mean something."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The words a user types. Nothing heavy is imported at start."""

@@ -1,0 +1,1 @@
+"""What is measured around an optimizer step, in any training loop."""

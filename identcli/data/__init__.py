@@ -1,0 +1,1 @@
+"""Corpora, their vocabulary, and batches that are a function of (seed, step)."""

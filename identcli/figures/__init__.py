@@ -1,0 +1,1 @@
+"""Figures from what is stored, and from nothing else."""

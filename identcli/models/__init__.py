@@ -1,0 +1,1 @@
+"""The small GPT of the paper."""

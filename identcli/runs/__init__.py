@@ -1,0 +1,1 @@
+"""One run and many runs, from a validated config to a run folder."""

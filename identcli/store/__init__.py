@@ -1,0 +1,1 @@
+"""The run folder: config, status, metrics, events, checkpoints; each reader beside its writer."""

@@ -1,0 +1,1 @@
+"""Optimizers by name, the learning-rate schedule, rebalancing, and the loop."""
