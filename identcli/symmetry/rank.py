@@ -2,28 +2,32 @@
 
 A direction in which a model does not change gives the Jacobian (outputs × parameters) a singular value of
 exactly zero, which float64 turns into rounding noise. How many there are can only be read off when a gap
-separates the noise from the rest, so the gap is part of the answer, and where there is none there is no answer.
+separates the noise from the rest, so the gap is part of the answer, and where there is none there is no
+answer.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-# Rounding leaves an exactly null direction at machine epsilon × condition: at most 1e-11 of the largest singular
-# value in all Jacobians of attention layers and small models that were looked at, while identified directions
-# stayed above 5e-7 after equilibration: gaps of 2e7 and more. Inside the noise, and inside a smooth spectrum,
-# neighbours differ by factors of 1 to 50. A factor of 1000 lies far from both; with less, the rank is an opinion.
+# Rounding leaves an exactly null direction at machine epsilon × condition: at most 1e-11 of the largest
+# singular value in all Jacobians of attention layers and small models that were looked at, while identified
+# directions stayed above 5e-7 after equilibration: gaps of 2e7 and more. Inside the noise, and inside a
+# smooth spectrum, neighbours differ by factors of 1 to 50. A factor of 1000 lies far from both; with less,
+# the rank is an opinion.
 LEAST_GAP = 1e3
 # What is called zero must also be as small as noise: a gap high up in the spectrum only separates scales.
 LARGEST_NOISE = 1e-9
-# A row or column this small beside the largest is rounding noise itself and keeps its size: see `equilibrated`.
+# A row or column this small beside the largest is rounding noise itself and keeps its size: see
+# `equilibrated`.
 NUMERICALLY_ZERO = 1e-10
 
 
 @dataclass(frozen=True)
 class Rank:
-    """rank of `columns` parameters; `last` and `first`: the smallest singular value that counts and the largest
-    that does not, relative to the largest of all; gap = last / first; decided: whether the gap allows an answer.
+    """rank of `columns` parameters; `last` and `first`: the smallest singular value that counts and the
+    largest that does not, relative to the largest of all; gap = last / first; decided: whether the gap
+    allows an answer.
 
     With full rank `first` is machine epsilon: what an exact zero would have been at best.
     """
@@ -44,9 +48,9 @@ class Rank:
 def equilibrated(jacobian: torch.Tensor, rounds: int = 3) -> torch.Tensor:
     """Rows and columns (n, p) scaled towards norm 1, alternately by the square roots of their norms.
 
-    Scaling by positive numbers keeps the rank and removes differences of units that hide a gap. Numerically zero
-    rows and columns are left as they are: the derivative by a key bias, which a softmax cancels, is noise of
-    1e-16, and scaling it up would turn it into rank.
+    Scaling by positive numbers keeps the rank and removes differences of units that hide a gap. Numerically
+    zero rows and columns are left as they are: the derivative by a key bias, which a softmax cancels, is
+    noise of 1e-16, and scaling it up would turn it into rank.
     """
     scaled = jacobian.clone()
     zero_columns = _tiny(scaled.norm(dim=0))
@@ -63,11 +67,12 @@ def _tiny(norms: torch.Tensor) -> torch.Tensor:
 
 
 def numerical_rank(jacobian: torch.Tensor) -> Rank:
-    """Rank of a Jacobian (n outputs, p parameters) in float64: the widest gap between neighbouring singular values.
+    """Rank of a Jacobian (n outputs, p parameters) in float64: the widest gap between neighbouring singular
+    values.
 
-    decided is False when the gap is below LEAST_GAP, when what would be zero is larger than noise, or when there
-    are fewer outputs than parameters and all of them are independent: more outputs might then raise the rank.
-    Raises ValueError for anything but a finite, non-empty float64 matrix.
+    decided is False when the gap is below LEAST_GAP, when what would be zero is larger than noise, or when
+    there are fewer outputs than parameters and all of them are independent: more outputs might then raise
+    the rank. Raises ValueError for anything but a finite, non-empty float64 matrix.
     """
     if jacobian.ndim != 2 or jacobian.dtype != torch.float64 or not jacobian.numel():
         raise ValueError(f"a float64 matrix is needed, not {jacobian.dtype} of shape {tuple(jacobian.shape)}")
