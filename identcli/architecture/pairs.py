@@ -8,6 +8,12 @@ from identcli.architecture.groups import Group, RotaryStyle
 
 Circuit = Literal["qk", "ov"]
 
+# The role tensors of each circuit in the order (A, B, bias of A, bias of B); W_O stands for its transpose, per head.
+ROLES: dict[Circuit, tuple[str, str, str, str | None]] = {
+    "qk": ("W_Q", "W_K", "b_Q", "b_K"),
+    "ov": ("W_V", "W_O", "b_V", None),
+}
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -39,7 +45,12 @@ class Attention:
 
     def pair(self, circuit: Circuit) -> "PairFamily":
         """The pairs of one circuit: G a layer, each with the H/G heads that share its key or value."""
-        shared = {"circuit": circuit, "layers": self.layers, "groups": self.kv_groups, "width": self.embedding}
+        shared = {
+            "circuit": circuit,
+            "layers": self.layers,
+            "groups": self.kv_groups,
+            "width": self.embedding,
+        }
         shared["heads_per_group"] = self.heads // self.kv_groups
         if circuit == "qk":
             group = Group(self.qk_size, self.rotary, self.rotary_style)

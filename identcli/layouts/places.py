@@ -1,0 +1,91 @@
+"""Where each role tensor lies inside the named tensors of a model or of a file.
+
+Roles: W_Q, W_K, W_V (heads, D, E); W_O (heads, C, E), the transpose of each head's output matrix; b_Q, b_K, b_V (heads, D).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from identcli.architecture.errors import UserError
+from identcli.architecture.pairs import ROLES, Attention, Circuit
+
+
+@dataclass(frozen=True)
+class Place:
+    """Head h of a role is rows start + h·stride … + size of the tensor `name` ("{layer}" stands for the layer's number).
+
+    axis: 0 when the heads lie on the tensor's rows, 1 when on its columns (an output matrix, or GPT-2's Conv1D).
+    """
+
+    name: str
+    start: int
+    heads: int
+    size: int
+    stride: int
+    axis: int = 0
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """The role as a view of `tensor`: (heads, size, E) of a matrix, (heads, size) of a vector. Writing writes through."""
+        rows = tensor if self.axis == 0 else tensor.transpose(0, 1)
+        span = (self.heads - 1) * self.stride + self.size
+        if rows.shape[0] < self.start + span:
+            raise UserError(f"{self.name}: has {rows.shape[0]} rows, the layout needs {self.start + span}")
+        windows = rows.narrow(0, self.start, span).unfold(0, self.size, self.stride)
+        return windows if rows.ndim == 1 else windows.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places of all roles, in every layer, of a model with these attention facts."""
+
+    attention: Attention
+    places: Mapping[str, Place]
+
+    def names(self, role: str) -> list[str]:
+        """The tensor that holds `role` in each layer."""
+        return [self.places[role].name.format(layer=layer) for layer in range(self.attention.layers)]
+
+    def roles(self, circuit: Circuit) -> list[str]:
+        """The roles of a circuit that exist here."""
+        return [role for role in ROLES[circuit] if role in self.places]
+
+    def tensors(self, circuit: Circuit) -> list[str]:
+        """The tensors that hold any role of a circuit, each once, in order."""
+        return list(dict.fromkeys(name for role in self.roles(circuit) for name in self.names(role)))
+
+    def check(self, tensors: Mapping[str, Tensor], circuit: Circuit) -> None:
+        """Raise a UserError that names the first tensor that the circuit needs and `tensors` lacks."""
+        for name in self.tensors(circuit):
+            if name not in tensors:
+                raise UserError(
+                    f"no tensor {name!r} in the model: the layout doesn't fit (it has {', '.join(list(tensors)[:3])}, …)"
+                )
+
+
+def read(
+    layout: Layout,
+    circuit: Circuit,
+    tensors: Mapping[str, Tensor] | Callable[[str], Tensor],
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+) -> dict[str, Tensor]:
+    """The roles of a circuit over all layers, copied: weights (L, heads, D, E), biases (L, heads, D)."""
+    get = tensors if callable(tensors) else tensors.__getitem__
+    roles = {}
+    for role in layout.roles(circuit):
+        place = layout.places[role]
+        views = [place.view(get(name).detach()) for name in layout.names(role)]
+        # Move first and widen after: a device without float64 can still be read on the CPU.
+        roles[role] = torch.stack(views).to(device=device).to(dtype)
+    return roles
+
+
+@torch.no_grad()
+def write(layout: Layout, tensors: Mapping[str, Tensor], roles: Mapping[str, Tensor]) -> None:
+    """Write roles back in place, rounded to each tensor's own dtype; every other entry of the tensors keeps its bits."""
+    for role, values in roles.items():
+        for name, value in zip(layout.names(role), values, strict=True):
+            layout.places[role].view(tensors[name]).copy_(value)

@@ -1,0 +1,35 @@
+"""What rounding of the stored weights alone does to ρ and to the drift: the floors below which a measurement says nothing."""
+
+import torch
+from torch import Tensor
+
+from identcli.architecture.groups import Group
+from identcli.symmetry.pair import Pair, plain_rows
+
+
+def rounding_variance(weights: Tensor, stored_as: torch.dtype) -> Tensor:
+    """ulp²/12 of each weight, as float64: the variance of rounding to the nearest number of `stored_as`. Zero stays exact."""
+    _, exponent = torch.frexp(weights.abs())
+    ulp = torch.ldexp(weights.new_full((), torch.finfo(stored_as).eps), exponent - 1)
+    return torch.where(weights == 0, 0, ulp.square() / 12)
+
+
+def share_floor(variance: Pair, isotropic_share: float, update_energy: Tensor) -> Tensor:
+    """The ρ (…) that rounding alone would give: Σ ulp²/12 · (isotropic mean) / ‖update‖². A zero update gives NaN."""
+    noise = variance.A.sum((-2, -1)) + variance.B.sum((-2, -1))
+    return noise * isotropic_share / update_energy
+
+
+def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
+    """The standard deviation (…) of the charge's norm when only rounding moves the weights.
+
+    With independent errors of variance v_ie on W_ie, E‖δ(WWᵀ)‖² = 2 Σ_e (Σ_i v_ie)(Σ_j W_je²) + 2 Σ_ie v_ie W_ie² to first
+    order, summed over A and B; a rotated pair of rows has E δ(|u|²)² = 4 Σ v W² over its two rows.
+    """
+    total = pair.A.new_zeros(pair.A.shape[:-2])
+    for W, v in ((pair.A, variance.A), (pair.B, variance.B)):
+        rotated = (v * W.square())[..., : group.rotary, :]
+        W, v = plain_rows(group, W), plain_rows(group, v)
+        total = total + 4 * rotated.sum((-2, -1))
+        total = total + 2 * (v.sum(-2) * W.square().sum(-2)).sum(-1) + 2 * (v * W.square()).sum((-2, -1))
+    return total.sqrt()
