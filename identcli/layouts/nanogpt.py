@@ -1,4 +1,4 @@
-"""nanoGPT's layout: c_attn holds all queries, then all keys, then all values on its rows; c_proj holds W_O on its columns."""
+"""nanoGPT's layout: c_attn holds all queries, then all keys, then all values on its rows; c_proj W_O on its columns."""
 
 from identcli.architecture.pairs import Attention
 from identcli.layouts.places import Layout, Place

@@ -1,6 +1,7 @@
 """Where each role tensor lies inside the named tensors of a model or of a file.
 
-Roles: W_Q, W_K, W_V (heads, D, E); W_O (heads, C, E), the transpose of each head's output matrix; b_Q, b_K, b_V (heads, D).
+Roles: W_Q, W_K, W_V (heads, D, E); W_O (heads, C, E), the transpose of each head's output matrix;
+b_Q, b_K, b_V (heads, D).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ from identcli.architecture.pairs import ROLES, Attention, Circuit
 
 @dataclass(frozen=True)
 class Place:
-    """Head h of a role is rows start + h·stride … + size of the tensor `name` ("{layer}" stands for the layer's number).
+    """Head h of a role is `size` rows from start + h·stride on, in the tensor `name`.
 
-    axis: 0 when the heads lie on the tensor's rows, 1 when on its columns (an output matrix, or GPT-2's Conv1D).
+    name: "{layer}" in it stands for the layer's number. axis: 0 when the heads lie on the tensor's rows, 1 when on its
+    columns (an output matrix, or GPT-2's Conv1D).
     """
 
     name: str
@@ -28,7 +30,10 @@ class Place:
     axis: int = 0
 
     def view(self, tensor: Tensor) -> Tensor:
-        """The role as a view of `tensor`: (heads, size, E) of a matrix, (heads, size) of a vector. Writing writes through."""
+        """The role as a view of `tensor`: (heads, size, E) of a matrix, (heads, size) of a vector.
+
+        Writing to the view writes to the tensor.
+        """
         rows = tensor if self.axis == 0 else tensor.transpose(0, 1)
         span = (self.heads - 1) * self.stride + self.size
         if rows.shape[0] < self.start + span:
@@ -50,7 +55,7 @@ class Layout:
 
     def roles(self, circuit: Circuit) -> list[str]:
         """The roles of a circuit that exist here."""
-        return [role for role in ROLES[circuit] if role in self.places]
+        return [role for role in ROLES[circuit] if role is not None and role in self.places]
 
     def tensors(self, circuit: Circuit) -> list[str]:
         """The tensors that hold any role of a circuit, each once, in order."""
@@ -60,9 +65,8 @@ class Layout:
         """Raise a UserError that names the first tensor that the circuit needs and `tensors` lacks."""
         for name in self.tensors(circuit):
             if name not in tensors:
-                raise UserError(
-                    f"no tensor {name!r} in the model: the layout doesn't fit (it has {', '.join(list(tensors)[:3])}, …)"
-                )
+                some = ", ".join(list(tensors)[:3])
+                raise UserError(f"no tensor {name!r} in the model, so the layout doesn't fit; it has {some}, …")
 
 
 def read(
@@ -85,7 +89,7 @@ def read(
 
 @torch.no_grad()
 def write(layout: Layout, tensors: Mapping[str, Tensor], roles: Mapping[str, Tensor]) -> None:
-    """Write roles back in place, rounded to each tensor's own dtype; every other entry of the tensors keeps its bits."""
+    """Write roles back in place, rounded to each tensor's dtype; all other entries keep their bits."""
     for role, values in roles.items():
         for name, value in zip(layout.names(role), values, strict=True):
             layout.places[role].view(tensors[name]).copy_(value)

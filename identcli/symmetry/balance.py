@@ -20,14 +20,15 @@ class Balance(NamedTuple):
 def balance(group: Group, pair: Pair) -> Balance:
     """The S of the group with charge(S A, S⁻ᵀ B) = 0 and ‖SA − A‖² + ‖S⁻ᵀB − B‖² least.
 
-    Unrotated rows: A = R_Aᵀ Q_Aᵀ, B = R_Bᵀ Q_Bᵀ (QR), R_B R_Aᵀ = U Σ Vᵀ. All balanced points are O(Σ^½ Vᵀ Q_Aᵀ, Σ^½ Uᵀ Q_Bᵀ)
-    with O orthogonal; the nearest has O = W Zᵀ from the SVD W s Zᵀ of R_Aᵀ V Σ^½ + R_Bᵀ U Σ^½ (Procrustes). Hence
-    S = O Σ^-½ Uᵀ R_B and S⁻ᵀ = O Σ^-½ Vᵀ R_A, with no inverse taken. A balanced pair gives S = 1, so balancing is idempotent.
-    Rotated pair of rows: the scale (|v|²/|u|²)^¼, no rotation: any balanced point has that scale, and angle 0 is nearest.
+    Unrotated rows: A = R_Aᵀ Q_Aᵀ, B = R_Bᵀ Q_Bᵀ (QR), R_B R_Aᵀ = U Σ Vᵀ. The balanced points are
+    O(Σ^½ Vᵀ Q_Aᵀ, Σ^½ Uᵀ Q_Bᵀ) with O orthogonal; the nearest has O = W Zᵀ from the SVD W s Zᵀ of
+    R_Aᵀ V Σ^½ + R_Bᵀ U Σ^½ (Procrustes). Hence S = O Σ^-½ Uᵀ R_B and S⁻ᵀ = O Σ^-½ Vᵀ R_A, with no inverse taken.
+    A balanced pair gives S = 1, so balancing is idempotent.
+    Rotated pair of rows: the scale (|v|²/|u|²)^¼, no rotation: every balanced point has that scale, angle 0 is nearest.
 
-    Where the product BᵀA has lost rank (σ_min ≤ D·ε·σ_max; also D > E) the orbit has in general no balanced point, only a
-    limit outside it. Such a pair is left as it is: S = 1 and `exists` is False. The same holds for a rotated pair of rows
-    that is zero on one side.
+    Where the product BᵀA has lost rank (σ_min ≤ D·ε·σ_max; also D > E) the orbit has in general no balanced point, only
+    a limit outside it. Such a pair is left as it is: S = 1 and `exists` is False. The same holds for a rotated pair of
+    rows that is zero on one side.
 
     Bias columns that are not inside A and B take no part here; the move carries them along (see `act`).
     """
@@ -60,7 +61,7 @@ def _balance_rotated(group: Group, pair: Pair) -> tuple[Tensor, Tensor]:
 def _balance_plain(pair: Pair) -> tuple[Move, Tensor]:
     D = pair.A.shape[-2]
     eye = torch.eye(D, dtype=pair.A.dtype, device=pair.A.device)
-    if D > min(pair.A.shape[-1], pair.B.shape[-1]):
+    if min(pair.A.shape[-1], pair.B.shape[-1]) < D:
         eye = eye.expand(*pair.A.shape[:-1], D)
         return Move(eye, eye), torch.zeros(pair.A.shape[:-2], dtype=torch.bool, device=pair.A.device)
     R_A = torch.linalg.qr(pair.A.mT, mode="r").R

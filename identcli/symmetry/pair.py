@@ -96,7 +96,9 @@ def squared_norm(pair: Pair) -> Tensor:
 
 def difference(after: Pair, before: Pair) -> Pair:
     """after − before, place by place."""
-    return Pair(*(None if x is None or y is None else x - y for x, y in zip(after, before, strict=True)))
+    a = None if after.a is None or before.a is None else after.a - before.a
+    b = None if after.b is None or before.b is None else after.b - before.b
+    return Pair(after.A - before.A, after.B - before.B, a, b)
 
 
 def rotated_rows(group: Group, matrix: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def spectra(pair: Pair) -> Spectra:
 
 
 class Projection(NamedTuple):
-    """X (…, D, D) in the group's algebra with (XA, −XᵀB) nearest to the update, and that direction's squared norm (…)."""
+    """X (…, D, D) in the group's algebra with (XA, −XᵀB) nearest to the update, and its squared norm (…)."""
 
     X: Tensor
     energy: Tensor
@@ -40,8 +40,8 @@ def project(group: Group, pair: Pair, update: Pair, known: Spectra | None = None
     """Orthogonal projection of `update` on the tangent space {(XA, −XᵀB)} at `pair`.
 
     Unrotated rows: stationarity is X P + Q X = R with P = AAᵀ, Q = BBᵀ, R = δA Aᵀ − B δBᵀ, solved in the eigenbases
-    of P and Q; energy ⟨X, R⟩. Rotated pairs of rows, as complex rows u, v: s = (uᴴδu − conj(vᴴδv)) / (|u|² + |v|²), energy
-    |s|² (|u|² + |v|²). Where A and B both lose rank the missing directions move nothing: their X is 0, never NaN.
+    of P and Q; energy ⟨X, R⟩. Rotated pairs of rows, as complex rows u, v: s = (uᴴδu − conj(vᴴδv)) / (|u|² + |v|²),
+    energy |s|² (|u|² + |v|²). Where A and B both lose rank the missing directions move nothing: X is 0 there.
     `known`: spectra of the pair, when the caller has them already (GL(D) only).
     """
     X = torch.zeros(*pair.A.shape[:-1], group.size, dtype=pair.A.dtype, device=pair.A.device)
@@ -80,18 +80,18 @@ def _project_plain(pair: Pair, update: Pair, known: Spectra) -> tuple[Tensor, Te
     least = p.shape[-1] * torch.finfo(p.dtype).eps * (p[..., -1] + q[..., -1])
     moves = weight > least[..., None, None]
     X_eigen = torch.where(moves, R_eigen / torch.where(moves, weight, 1), 0)
-    # |R|²/weight, not ⟨X, R⟩ in the first basis: a sum of positive terms loses nothing when the energy is 1e-30 of the update.
+    # |R|²/weight, not ⟨X, R⟩ in the first basis: a sum of positive terms can't cancel when the share is 1e-30.
     energy = (X_eigen.square() * weight).sum((-2, -1))
     return U_Q @ X_eigen @ U_P.mT, energy
 
 
 def unidentified_share(group: Group, pair: Pair, update: Pair, known: Spectra | None = None) -> Tensor:
-    """ρ (…) of the weights alone, as the paper has it: energy of the projection over ‖δA‖² + ‖δB‖². A zero update gives NaN."""
+    """ρ (…) of the weights alone, as in the paper: the projection's energy over ‖δA‖² + ‖δB‖². A zero update: NaN."""
     weights, moved = Pair(pair.A, pair.B), Pair(update.A, update.B)
     return project(group, weights, moved, known).energy / squared_norm(moved)
 
 
 def unidentified_share_with_biases(group: Group, pair: Pair, update: Pair) -> Tensor:
-    """ρ (…) on the bias-augmented pair; an unrotated key-bias update counts in full (theory 13). A zero update gives NaN."""
+    """ρ (…) on the bias-augmented pair; an unrotated key-bias update counts in full. A zero update: NaN."""
     energy = project(group, augmented(group, pair), augmented(group, update)).energy
     return (energy + null_energy(group, update)) / squared_norm(update)

@@ -1,4 +1,4 @@
-"""What rounding of the stored weights alone does to ρ and to the drift: the floors below which a measurement says nothing."""
+"""What rounding of the stored weights alone does to ρ and to the drift: below it a measurement says nothing."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from identcli.symmetry.pair import Pair, plain_rows
 
 
 def rounding_variance(weights: Tensor, stored_as: torch.dtype) -> Tensor:
-    """ulp²/12 of each weight, as float64: the variance of rounding to the nearest number of `stored_as`. Zero stays exact."""
+    """ulp²/12 of each weight: the variance of rounding to the nearest number of `stored_as`. Zero is exact."""
     _, exponent = torch.frexp(weights.abs())
     ulp = torch.ldexp(weights.new_full((), torch.finfo(stored_as).eps), exponent - 1)
     return torch.where(weights == 0, 0, ulp.square() / 12)
@@ -23,8 +23,8 @@ def share_floor(variance: Pair, isotropic_share: float, update_energy: Tensor) -
 def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
     """The standard deviation (…) of the charge's norm when only rounding moves the weights.
 
-    With independent errors of variance v_ie on W_ie, E‖δ(WWᵀ)‖² = 2 Σ_e (Σ_i v_ie)(Σ_j W_je²) + 2 Σ_ie v_ie W_ie² to first
-    order, summed over A and B; a rotated pair of rows has E δ(|u|²)² = 4 Σ v W² over its two rows.
+    With independent errors of variance v_ie on W_ie, E‖δ(WWᵀ)‖² = 2 Σ_e (Σ_i v_ie)(Σ_j W_je²) + 2 Σ_ie v_ie W_ie² to
+    first order, summed over A and B; a rotated pair of rows has E δ(|u|²)² = 4 Σ v W² over its two rows.
     """
     total = pair.A.new_zeros(pair.A.shape[:-2])
     for W, v in ((pair.A, variance.A), (pair.B, variance.B)):

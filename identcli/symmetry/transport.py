@@ -15,7 +15,8 @@ def transport(step: Move, gradient: Pair) -> Pair:
 def transport_squares(step: Move, squares: Pair) -> Pair:
     """Second moments (averages of squared gradients) through the elementwise square of the same map.
 
-    Approximate: exact only for a diagonal S or for gradient rows that are uncorrelated, since Adam keeps no products of
-    different rows. Never negative, and never a zero under a kept first moment, which would make the next update explode.
+    Approximate: exact only for a diagonal S or for gradient rows that are uncorrelated, since Adam keeps no products
+    of different rows. Never negative, and never a zero under a kept first moment: that would make the next update
+    explode.
     """
     return act(Move(step.S_inverse_T.square(), step.S.square()), squares)

@@ -1,0 +1,70 @@
+"""One optimizer step as seen from a circuit: the weights before and after, the gradient between, all heads at once."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from identcli.architecture.pairs import PairFamily
+from identcli.collectors.settings import StepSettings
+from identcli.symmetry.charge import charge
+from identcli.symmetry.pair import Pair, augmented, difference, squared_norm
+from identcli.symmetry.project import Spectra, spectra
+from identcli.symmetry.rounding import rounding_variance
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything float64, batched over (L, G): weights before and after the step, the gradient (after clipping; None when
+    the parameters had none), the charge at the start of training, the dtype in which the weights are stored.
+
+    What several measurements need is computed once, when first asked for.
+    """
+
+    family: PairFamily
+    before: Pair
+    after: Pair
+    gradient: Pair | None
+    start: Tensor
+    settings: StepSettings
+    stored_as: torch.dtype
+
+    @cached_property
+    def update(self) -> Pair:
+        return difference(self.after, self.before)
+
+    @cached_property
+    def update_energy(self) -> Tensor:
+        """‖δA‖² + ‖δB‖² of the weights; NaN for a zero update, so that every share of it is undefined."""
+        energy = squared_norm(Pair(self.update.A, self.update.B))
+        return torch.where(energy > 0, energy, torch.nan)
+
+    @cached_property
+    def spectra_before(self) -> Spectra:
+        """Spectra of W_Q W_Qᵀ and W_K W_Kᵀ (weights only) before the step."""
+        return spectra(self.before)
+
+    @cached_property
+    def charge_before(self) -> Tensor:
+        return charge(self.family.group, self.before)
+
+    @cached_property
+    def charge_after(self) -> Tensor:
+        return charge(self.family.group, self.after)
+
+    @cached_property
+    def augmented_charge_before(self) -> Tensor:
+        return charge(self.family.group, augmented(self.family.group, self.before))
+
+    @cached_property
+    def augmented_charge_after(self) -> Tensor:
+        return charge(self.family.group, augmented(self.family.group, self.after))
+
+    @cached_property
+    def rounding(self) -> Pair:
+        """Variance of rounding of the weights after the step."""
+        return Pair(
+            rounding_variance(self.after.A, self.stored_as),
+            rounding_variance(self.after.B, self.stored_as),
+        )
