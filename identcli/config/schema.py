@@ -4,14 +4,14 @@
 errors at once. Strict: text is no number, a yes is no 1, infinite is no number; a whole float (`steps=1e3`) is an int.
 """
 
-import hashlib
-import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from identcli.architecture.errors import UserError
 from identcli.config.errors import ConfigErrors
 from identcli.config.messages import line
+from identcli.store.folder import check_name
 
 
 def _whole(value: object) -> object:
@@ -22,14 +22,21 @@ def _fixed(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _plain_name(value: str) -> str:
+    try:
+        check_name(value)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Positive = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Circuits = Annotated[tuple[Literal["qk", "ov"], ...], BeforeValidator(_fixed)]
-# A name becomes a folder: one path part, that no shell and no file system minds.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=100)]
+Name = Annotated[str, Field(max_length=100), AfterValidator(_plain_name)]
 
 
 class Part(BaseModel):
@@ -159,11 +166,6 @@ class RunConfig(Part):
     def to_dict(self) -> dict[str, Any]:
         """The config as plain dicts, lists, text and numbers: `parse` of it gives the same config again."""
         return self.model_dump(mode="json")
-
-    def identity(self) -> str:
-        """A hash of all that decides the results: not the name, and not the device that computes them."""
-        plain = self.model_dump(mode="json", exclude={"name", "device"})
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def parse(config: dict[str, Any]) -> RunConfig:

@@ -1,0 +1,158 @@
+"""What is typed after `ident train`, read before Hydra composes anything: grammar, keys, groups and choices.
+
+Values of text keys (`name`, `data.path`) are put in quotes first, so that they stay as typed: `name=1e5`, `name=007` and
+`name=true` are text, and `data.path=out/epoch=9.txt` needs no quoting. Only a plain `null` is null (the text null is
+`'name="null"'`), and what is quoted, or several values, is left as it is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from identcli.config.errors import ConfigErrors
+from identcli.config.messages import keys_of, nearest, no_such_option
+from identcli.config.schema import RunConfig
+
+_TEXT = re.compile(r"(\+{0,2}(?:name|data\.path)=)(.*)", re.DOTALL)
+_SPECIAL = re.compile(r"""$|null$|['"\[{]|.*,|.*\$\{|(choice|range|glob|interval|shuffle|sort)\(""", re.DOTALL)
+
+# Groups whose choices come from packages of their own.
+PACKAGES = {
+    ("hydra/launcher", "joblib"): "hydra-joblib-launcher",
+    ("hydra/launcher", "ray"): "hydra-ray-launcher",
+    ("hydra/launcher", "ray_aws"): "hydra-ray-launcher",
+    ("hydra/launcher", "rq"): "hydra-rq-launcher",
+    ("hydra/launcher", "submitit_local"): "hydra-submitit-launcher",
+    ("hydra/launcher", "submitit_slurm"): "hydra-submitit-launcher",
+    ("hydra/sweeper", "optuna"): "hydra-optuna-sweeper",
+    ("hydra/sweeper", "ax"): "hydra-ax-sweeper",
+    ("hydra/sweeper", "nevergrad"): "hydra-nevergrad-sweeper",
+}
+
+
+def quote(text: str) -> str:
+    """`text` in quotes, as one value of Hydra's grammar."""
+    return QuotedString(text, Quote.single).with_quotes()
+
+
+@dataclass
+class Typed:
+    """The overrides of a command line, checked as far as this is possible without composing."""
+
+    fixed: dict[str, str] = field(default_factory=dict)  # key -> key=value, as Hydra is given it
+    swept: dict[str, Override] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)  # words that are wrong are only here
+    unknown: set[str] = field(default_factory=set)  # groups of which a choice was asked that doesn't exist
+
+    @property
+    def keys(self) -> set[str]:
+        return {*self.fixed, *self.swept}
+
+    def value(self, key: str) -> str | None:
+        """The text that was typed for a key that isn't swept."""
+        value = parse(self.fixed[key]).value() if key in self.fixed else None
+        return None if value is None else str(value)
+
+    def with_more(self, messages: Iterable[str]) -> ConfigErrors:
+        """All errors: those of the words and those of the config they make, less those that follow from a wrong choice."""
+        groups = tuple(f"{group}." for group in self.unknown)
+        return ConfigErrors([*self.errors, *(text for text in messages if not text.startswith(groups))])
+
+
+def parse(word: str, loader: ConfigLoader | None = None) -> Override:
+    """One override. Hydra's HydraException when it is not in its grammar."""
+    return OverridesParser.create(config_loader=loader).parse_override(word)
+
+
+def read(words: Iterable[str], loader: ConfigLoader) -> Typed:
+    """Parse the words, with every error of grammar, key, group and choice; a key given twice counts as last given."""
+    typed = Typed()
+    keys = keys_of(RunConfig)
+    groups = [group for group in loader.list_groups("") if group != "hydra"]
+    for word in words:
+        try:
+            override = parse(_text_in_quotes(word), loader)
+        except HydraException:
+            typed.errors.append(_not_an_override(word))
+            continue
+        key = override.key_or_group
+        choices = [] if "." in key else loader.get_group_options(key, ObjectType.CONFIG)
+        typed.fixed.pop(key, None)
+        typed.swept.pop(key, None)
+        if (choices or "/" in key) and (wrong := _wrong_choices(override, choices)):
+            typed.errors += wrong
+            typed.unknown.add(key)
+        elif not choices and not key.startswith(("hydra.", "hydra/")) and key not in keys:
+            typed.errors.append(no_such_option(key, [*keys, *groups], {}))
+        elif override.is_sweep_override():
+            typed.swept[key] = override
+        else:
+            typed.fixed[key] = _for_hydra(override, is_group=bool(choices))
+    return typed
+
+
+def _text_in_quotes(word: str) -> str:
+    found = _TEXT.fullmatch(word)
+    return word if not found or _SPECIAL.match(found[2]) else found[1] + quote(found[2])
+
+
+def _for_hydra(override: Override, is_group: bool) -> str:
+    """The word for Hydra. A `+` makes no difference, for the schema alone decides which keys there are."""
+    word = override.input_line or ""
+    if not word.startswith("+"):
+        return word
+    return word.lstrip("+") if is_group else "++" + word.lstrip("+")
+
+
+def _not_an_override(word: str) -> str:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        return f"{word}: must be key=value"
+    return f"""{word}: can't be read. Text with = , ( [ {{ or a space needs quotes: '{key}="{value}"'"""
+
+
+def _wrong_choices(override: Override, choices: list[str]) -> list[str]:
+    group = override.key_or_group
+    if override.is_delete():
+        return []
+    if override.is_choice_sweep():
+        wanted = [text.strip("'\"") for text in override.sweep_string_iterator()]
+    else:
+        value: Any = override.value()
+        wanted = [] if value is None else value if isinstance(value, list) else [str(value)]
+    errors = []
+    for name in wanted:
+        if name in choices:
+            continue
+        if (group, name) in PACKAGES:
+            errors.append(f"{group}={name} needs a package: pip install {PACKAGES[group, name]}")
+        elif not choices:
+            errors.append(f"{group}: no such option")
+        else:
+            errors.append(f"{group}={name}: no such choice.{nearest(name, choices) or f' There is {_or(choices)}'}")
+    return errors
+
+
+def _or(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def several_values(override: Override) -> str:
+    """What to say of a swept value where only one can be."""
+    word = override.input_line or ""
+    key, _, value = word.partition("=")
+    return (
+        f"""{word}: several values, one run. `ident sweep` runs them all; one text with a comma is '{key}="{value}"'"""
+    )
+
+
+def swept_words(params: Mapping[str, Any], loader: ConfigLoader) -> dict[str, Override]:
+    """The swept values that an experiment sets in `hydra.sweeper.params`, by key."""
+    return {key: parse(f"{key}={value}", loader) for key, value in params.items()}

@@ -1,0 +1,78 @@
+"""What ident adds to Hydra at run time: the user's folder before ours, and a sweeper for exact points."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from identcli.config.overrides import quote
+from identcli.store import record
+
+
+class UserFolderFirst(SearchPathPlugin):
+    """Puts `--config-dir` before conf/, so that the user's optimizer/sgd.yaml wins. Hydra's own flag puts it after."""
+
+    folder: ClassVar[Path | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.folder is not None:
+            path = f"file://{self.folder.absolute()}"
+            search_path.prepend(provider="--config-dir", path=path, anchor=SearchPathQuery(provider="main"))
+
+
+class PointSweeper(Sweeper):
+    """Launches the points that sweep.json in the sweep's folder lists: all in one batch, or max_batch_size at a time.
+
+    The points are worked out before (`identcli.config.points`), so that each is checked before anything is written.
+    """
+
+    def __init__(self, max_batch_size: int | None, points: Sequence[Any], params: Any) -> None:
+        self.max_batch_size = max_batch_size
+        self.config: DictConfig | None = None
+        self.launcher: Launcher | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        assert self.config is not None
+        assert self.launcher is not None
+        listed = record.read_sweep(Path(self.config.hydra.sweep.dir))["points"]
+        jobs = [[*arguments, *p["overrides"], f"hydra.sweep.subdir={quote(p['folder'])}"] for p in listed]
+        size = self.max_batch_size or len(jobs)
+        return [
+            self.launcher.launch(jobs[start : start + size], initial_job_idx=start)
+            for start in range(0, len(jobs), size)
+        ]
+
+
+# Hydra takes sweepers only from a package of plugins. Under this name the class is registered and found, without a
+# package of that name in the way of others.
+PointSweeper.__module__ = "hydra_plugins.ident"
+
+_SWEEPER = {
+    "_target_": "hydra_plugins.ident.PointSweeper",
+    "max_batch_size": None,  # points that are launched at a time; null: all of them
+    "points": [],  # exact points, each a list of overrides
+    "params": {},  # swept values by key, as on the command line
+}
+
+
+def register(user_folder: Path | None) -> None:
+    """Make both known to Hydra, in this process. Doing it again only changes the user's folder."""
+    UserFolderFirst.folder = user_folder
+    Plugins.instance().register(UserFolderFirst)
+    Plugins.instance().register(PointSweeper)
+    ConfigStore.instance().store(group="hydra/sweeper", name="points", node=_SWEEPER, provider="ident")

@@ -1,0 +1,175 @@
+"""One look at the whole command before anything is written: grammar, keys, choices, values, security, points."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from identcli.architecture.errors import UserError
+from identcli.config import overrides, points, security
+from identcli.config.errors import ConfigErrors
+from identcli.config.folders import conf_dir
+from identcli.config.plugins import register
+from identcli.config.schema import RunConfig, parse
+from identcli.store.record import config_hash
+
+VERSION_BASE = "1.3"
+_POINTS = "hydra_plugins.ident.PointSweeper"
+
+
+@dataclass(frozen=True)
+class Single:
+    """A checked `ident train`: what Hydra is given, the resolved config, and the folder if the user chose it."""
+
+    words: list[str]
+    config: RunConfig
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Many:
+    """A checked `ident sweep`. `points` is empty when a sweeper that searches (optuna) chooses them as it goes."""
+
+    words: list[str]
+    points: list[points.Point]
+    name: str | None
+    folder: Path | None
+
+
+def single(words: Sequence[str], user_folder: Path | None = None) -> Single:
+    """Check the overrides of one run. ConfigErrors with all that is wrong."""
+    with _hydra(user_folder) as loader:
+        typed = overrides.read(words, loader)
+        typed.errors += [overrides.several_values(override) for override in typed.swept.values()]
+        given = list(typed.fixed.values())
+        try:
+            composed = _composed(given)
+            config = parse(plain(composed))
+        except ConfigErrors as wrong:
+            raise typed.with_more(wrong.messages) from None
+        if not typed.errors and (composed.hydra.sweeper.get("params") or composed.hydra.sweeper.get("points")):
+            chosen = typed.value("experiment")
+            typed.errors.append(f"experiment={chosen}: many runs: use ident sweep experiment={chosen}")
+        if typed.errors:
+            raise ConfigErrors(typed.errors)
+        return Single(given, config, _folder(typed, "hydra.run.dir"))
+
+
+def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
+    """Check the overrides of a sweep and work out its points. ConfigErrors with all that is wrong."""
+    with _hydra(user_folder) as loader:
+        typed = overrides.read(words, loader)
+        for key in ("name", "experiment"):
+            if key in typed.swept:
+                typed.errors.append(f"{typed.swept.pop(key).input_line}: can't be swept, a sweep has one {key}")
+        given = list(typed.fixed.values())
+        try:
+            sweeper: Any = OmegaConf.to_container(_composed(given).hydra.sweeper)
+            ours = sweeper["_target_"] == _POINTS
+            found = _points(typed, sweeper, loader) if ours else _each_value_once(typed)
+        except ConfigErrors as wrong:
+            raise typed.with_more(wrong.messages) from None
+        if typed.errors:
+            raise ConfigErrors(typed.errors)
+        folder, name = _folder(typed, "hydra.sweep.dir"), typed.value("name")
+        if ours:
+            return Many(given, found, name, folder)
+        return Many([*given, *(str(override.input_line) for override in typed.swept.values())], [], name, folder)
+
+
+def _points(typed: overrides.Typed, sweeper: dict[str, Any], loader: ConfigLoader) -> list[points.Point]:
+    params = {key: value for key, value in (sweeper["params"] or {}).items() if key not in typed.keys}
+    swept, errors = {}, []
+    for key, override in {**overrides.swept_words(params, loader), **typed.swept}.items():
+        if override.is_interval_sweep():
+            errors.append(f"{override.input_line}: only a sweeper that searches can do it: hydra/sweeper=optuna")
+        else:
+            swept[key] = _values(key, override)
+    if errors:
+        raise ConfigErrors(errors)
+    return _distinct(points.combine(swept, sweeper["points"] or [], typed.keys), list(typed.fixed.values()))
+
+
+def _each_value_once(typed: overrides.Typed) -> list[points.Point]:
+    """For a sweeper that chooses the points itself: each value that can be listed, with all else as it is."""
+    listed = [(key, one) for key, one in typed.swept.items() if not one.is_interval_sweep()]
+    return _distinct([[word] for key, one in listed for word in _values(key, one)] or [[]], list(typed.fixed.values()))
+
+
+def _values(key: str, override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+
+
+def _distinct(combinations: list[list[str]], given: list[str]) -> list[points.Point]:
+    """The points whose resolved configs differ. ConfigErrors with all that is wrong with any."""
+    found: dict[str, points.Point] = {}
+    errors: list[str] = []
+    for chosen in combinations:
+        try:
+            config = parse(plain(_composed([*given, *chosen])))
+        except ConfigErrors as wrong:
+            errors += wrong.messages
+            continue
+        identity = config_hash(config.to_dict())
+        found.setdefault(identity, points.Point(points.folder_name(chosen), chosen, config, identity))
+    if errors:
+        raise ConfigErrors(errors)
+    names = points.distinct([point.folder for point in found.values()], list(found))
+    return [replace(point, folder=name) for name, point in zip(names, found.values(), strict=True)]
+
+
+@contextmanager
+def _hydra(user_folder: Path | None) -> Iterator[ConfigLoader]:
+    if user_folder is not None and not user_folder.is_dir():
+        raise UserError(f"--config-dir {user_folder}: no such folder")
+    register(user_folder)
+    with initialize_config_dir(str(conf_dir()), job_name="ident", version_base=VERSION_BASE):
+        yield GlobalHydra.instance().config_loader()
+
+
+def _composed(words: list[str]) -> DictConfig:
+    """Compose, and refuse whatever names code to call."""
+    try:
+        config = compose("config", words, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigErrors([_first_line(error)]) from None
+    if wrong := security.refused(OmegaConf.to_container(config, resolve=False)):
+        raise ConfigErrors(wrong)
+    return config
+
+
+def plain(composed: DictConfig) -> dict[str, Any]:
+    """The config of the run as plain dicts and lists, without Hydra's part and without what is still missing (???)."""
+    task = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    try:
+        config: Any = OmegaConf.to_container(task, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigErrors([_first_line(error)]) from None
+    return {str(key): _without_missing(value) for key, value in config.items()}
+
+
+def _without_missing(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_missing(value) for key, value in node.items() if value != "???"}
+    return node
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    return str(cause).strip().partition("\n")[0] or type(error).__name__
+
+
+def _folder(typed: overrides.Typed, key: str) -> Path | None:
+    chosen = typed.value(key)
+    return None if chosen is None else Path(chosen)

@@ -1,0 +1,55 @@
+"""A config chooses by name; it never says which code to run.
+
+Hydra calls what a config names in `_target_` (callbacks, launchers, sweepers), in `()` (factories of logging) and in
+`class` (handlers of logging), even in an app that instantiates nothing itself. A YAML file from elsewhere could so run
+anything. Before Hydra sees a config, all of these are looked at and only installed launchers and sweepers pass.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+# place -> the names that may stand there. `hydra_plugins` holds only installed packages of plugins.
+_ALLOWED = (
+    (r"hydra\.(launcher|sweeper)\._target_", r"(hydra_plugins|hydra\._internal\.core_plugins)\.[\w.]+"),
+    (r"hydra\.sweeper\.sampler\._target_", r"optuna\.samplers\.\w+"),
+    (r"hydra\.(job_logging|hydra_logging)\.handlers\.\w+\.class", r"logging\.(StreamHandler|NullHandler)"),
+    (r"hydra\.(job_logging|hydra_logging)\.handlers\.\w+\.class", r"logging\.FileHandler"),
+)
+# Interpolations that turn text into parts of a config, in which a _target_ could hide.
+_MAKES_PARTS = re.compile(r"\$\{\s*oc\.(create|decode|deprecated)\b")
+
+
+def refused(config: Any, place: str = "") -> list[str]:
+    """One line for each thing in a plain, unresolved config that names code to call."""
+    return [
+        f"{where}: refused, for a config may not name code to call ({text})" for where, text in _found(config, place)
+    ]
+
+
+def _found(node: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            where = f"{place}.{key}" if place else str(key)
+            if _names_code(key, where) and value is not None and not _allowed(where, value):
+                yield where, str(value)
+            else:
+                yield from _found(value, where)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _found(value, f"{place}[{index}]")
+    elif isinstance(node, str) and (_MAKES_PARTS.search(node) or _reaches_out(node, place)):
+        yield place, node
+
+
+def _names_code(key: object, where: str) -> bool:
+    return key in ("_target_", "()") or (key == "class" and "_logging." in where)
+
+
+def _allowed(where: str, value: object) -> bool:
+    return any(re.fullmatch(place, where) and re.fullmatch(name, str(value)) for place, name in _ALLOWED)
+
+
+def _reaches_out(text: str, place: str) -> bool:
+    """logging imports what stands after ext://"""
+    return "_logging." in place and "://" in text and not re.fullmatch(r"ext://sys\.std(out|err)", text)
