@@ -51,6 +51,8 @@ def line(error: Mapping[str, Any], model: type[BaseModel], config: Mapping[str, 
     rule = re.sub(r"^Input should (be|have) ", lambda found: "must " + found[1] + " ", error["msg"])
     if kind == "string_type":
         rule = "must be text: put it in quotes"
+    elif kind in ("model_type", "model_attributes_type"):
+        rule = f"must hold keys: {place}.…=…"
     elif kind == "literal_error" and isinstance(value, str):
         rule += "." * bool(near := nearest(value, re.findall(r"'(\w+)'", error["msg"]))) + near
     return f"{place}={shown(value)}: {rule}"

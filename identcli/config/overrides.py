@@ -1,6 +1,6 @@
 """What is typed after `ident train`, read before Hydra composes anything: grammar, keys, groups and choices.
 
-Values of text keys (`name`, `data.path`) are put in quotes first, so that they stay as typed: `name=1e5`, `name=007` and
+Values of text keys (`name`, `data.path`) are put in quotes first, so that they stay as typed: `name=1e5`, `name=007`,
 `name=true` are text, and `data.path=out/epoch=9.txt` needs no quoting. Only a plain `null` is null (the text null is
 `'name="null"'`), and what is quoted, or several values, is left as it is.
 """
@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from identcli.config.errors import ConfigErrors
-from identcli.config.messages import keys_of, nearest, no_such_option
+from identcli.config.messages import keys_of, nearest, no_such_option, shown
 from identcli.config.schema import RunConfig
 
 _TEXT = re.compile(r"(\+{0,2}(?:name|data\.path)=)(.*)", re.DOTALL)
@@ -61,7 +61,7 @@ class Typed:
         return None if value is None else str(value)
 
     def with_more(self, messages: Iterable[str]) -> ConfigErrors:
-        """All errors: those of the words and those of the config they make, less those that follow from a wrong choice."""
+        """All errors: those of the words, then those of the config, less those that follow from a wrong choice."""
         groups = tuple(f"{group}." for group in self.unknown)
         return ConfigErrors([*self.errors, *(text for text in messages if not text.startswith(groups))])
 
@@ -111,6 +111,12 @@ def _for_hydra(override: Override, is_group: bool) -> str:
     return word.lstrip("+") if is_group else "++" + word.lstrip("+")
 
 
+def forced(word: str) -> str:
+    """The word as Hydra composes it even where the config has no such key: the schema answers for that, and better."""
+    key = word.partition("=")[0]
+    return word if key[:1] in "+~" or key.startswith("hydra.") or "." not in key else f"++{word}"
+
+
 def _not_an_override(word: str) -> str:
     key, equals, value = word.partition("=")
     if not equals or not key:
@@ -125,8 +131,8 @@ def _wrong_choices(override: Override, choices: list[str]) -> list[str]:
     if override.is_choice_sweep():
         wanted = [text.strip("'\"") for text in override.sweep_string_iterator()]
     else:
-        value: Any = override.value()
-        wanted = [] if value is None else value if isinstance(value, list) else [str(value)]
+        value = override.value()
+        wanted = [value if isinstance(value, str) else shown(value)]
     errors = []
     for name in wanted:
         if name in choices:
@@ -148,9 +154,7 @@ def several_values(override: Override) -> str:
     """What to say of a swept value where only one can be."""
     word = override.input_line or ""
     key, _, value = word.partition("=")
-    return (
-        f"""{word}: several values, one run. `ident sweep` runs them all; one text with a comma is '{key}="{value}"'"""
-    )
+    return f"""{word}: several values: ident sweep runs them all; one text with a comma is '{key}="{value}"'"""
 
 
 def swept_words(params: Mapping[str, Any], loader: ConfigLoader) -> dict[str, Override]:

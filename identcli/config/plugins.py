@@ -62,7 +62,7 @@ class PointSweeper(Sweeper):
 # package of that name in the way of others.
 PointSweeper.__module__ = "hydra_plugins.ident"
 
-_SWEEPER = {
+_SWEEPER: dict[str, Any] = {
     "_target_": "hydra_plugins.ident.PointSweeper",
     "max_batch_size": None,  # points that are launched at a time; null: all of them
     "points": [],  # exact points, each a list of overrides

@@ -141,8 +141,8 @@ def _hydra(user_folder: Path | None) -> Iterator[ConfigLoader]:
 def _composed(words: list[str]) -> DictConfig:
     """Compose, and refuse whatever names code to call."""
     try:
-        config = compose("config", words, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+        config = compose("config", [overrides.forced(word) for word in words], return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigErrors([_first_line(error)]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False)):
         raise ConfigErrors(wrong)
