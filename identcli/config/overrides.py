@@ -68,7 +68,7 @@ class Typed:
 
 def parse(word: str, loader: ConfigLoader | None = None) -> Override:
     """One override. Hydra's HydraException when it is not in its grammar."""
-    return OverridesParser.create(config_loader=loader).parse_override(word)
+    return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
 
 
 def read(words: Iterable[str], loader: ConfigLoader) -> Typed:

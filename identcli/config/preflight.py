@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from identcli.architecture.errors import UserError
 from identcli.config import overrides, points, security
@@ -143,7 +143,7 @@ def _composed(words: list[str]) -> DictConfig:
     try:
         config = compose("config", [overrides.forced(word) for word in words], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigErrors([_first_line(error)]) from None
+        raise ConfigErrors([_one_line(error)]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False)):
         raise ConfigErrors(wrong)
     return config
@@ -155,7 +155,7 @@ def plain(composed: DictConfig) -> dict[str, Any]:
     try:
         config: Any = OmegaConf.to_container(task, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigErrors([_first_line(error)]) from None
+        raise ConfigErrors([_one_line(error)]) from None
     return {str(key): _without_missing(value) for key, value in config.items()}
 
 
@@ -165,9 +165,14 @@ def _without_missing(node: Any) -> Any:
     return node
 
 
-def _first_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
+    """Hydra's or OmegaConf's error, with its key before it where it is known."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
-    return str(cause).strip().partition("\n")[0] or type(error).__name__
+    key = getattr(cause, "full_key", None)
+    if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return f"{key}: no such option"
+    said = str(cause).strip().partition("\n")[0] or type(error).__name__
+    return f"{key}: {said}" if key else said
 
 
 def _folder(typed: overrides.Typed, key: str) -> Path | None:
