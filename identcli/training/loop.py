@@ -1,0 +1,149 @@
+"""The training loop, top to bottom. Whatever else happens around a step comes in through `Events`."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from identcli.training.precision import Precision
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many updates, and what is due after which: counts of updates; 0 stands for never."""
+
+    steps: int
+    grad_accum: int = 1
+    clip: float = 1.0
+    rebalance_every: int = 0
+    eval_every: int = 0
+    checkpoint_every: int = 0
+
+
+class Events(Protocol):
+    """What the loop reports. Update k leads from state k to state k + 1; the other three speak of a state."""
+
+    def updated(self, step: int, loss: float, lr: float, grad_norm: float) -> None: ...
+    def rebalance(self, state: int) -> None: ...
+    def evaluated(self, state: int, losses: dict[str, float]) -> None: ...
+    def checkpoint(self, state: int) -> None: ...
+
+
+class Model(Protocol):
+    """A module, or what torch.compile makes of it: inputs and targets to (logits, mean loss)."""
+
+    training: bool
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def eval(self) -> Any: ...
+
+
+class Diverged(Exception):
+    """A loss or a gradient norm that is not finite, at an update that was therefore not made."""
+
+    def __init__(self, step: int, what: str, value: float) -> None:
+        super().__init__(f"diverged at step {step}: {what} is {value}")
+        self.step = step
+
+
+def train(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    batch: Callable[[int, int], Batch],
+    learning_rate: Callable[[int], float],
+    plan: Plan,
+    precision: Precision,
+    eval_batches: Mapping[str, Iterable[Batch]],
+    events: Events,
+    start: int = 0,
+) -> None:
+    """Updates start … plan.steps − 1. `batch(step, micro)` gives inputs and targets; `model` gives (logits, loss).
+
+    Raises Diverged before the update whose loss or gradient is not finite. On an accelerator the host looks only every
+    few steps, so that it never waits for the device: there the bad update has been made, but no row, evaluation or
+    checkpoint of it is kept.
+    """
+    model.train()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    pending: list[tuple[int, Tensor, float, Tensor]] = []
+    most_pending = 1 if precision.device.type == "cpu" else 16
+
+    if start == 0:
+        events.evaluated(0, evaluate(model, eval_batches, precision))
+    for step in range(start, plan.steps):
+        lr = learning_rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        loss = _accumulate(model, batch, step, plan.grad_accum, precision)
+        grad_norm = nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)
+        pending.append((step, loss, lr, grad_norm))
+        if len(pending) >= most_pending:
+            _report(pending, events)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+        state, last = step + 1, step + 1 == plan.steps
+        if _due(state, plan.rebalance_every):
+            _report(pending, events)
+            events.rebalance(state)
+        if _due(state, plan.eval_every) or last:
+            _report(pending, events)
+            events.evaluated(state, evaluate(model, eval_batches, precision))
+        if _due(state, plan.checkpoint_every) or (last and plan.checkpoint_every):
+            _report(pending, events)
+            events.checkpoint(state)
+
+
+def _accumulate(
+    model: Model, batch: Callable[[int, int], Batch], step: int, micro_batches: int, precision: Precision
+) -> Tensor:
+    """The mean loss over the micro-batches, its gradient added up in the parameters."""
+    total = torch.zeros((), device=precision.device)
+    for micro in range(micro_batches):
+        inputs, targets = batch(step, micro)
+        with precision.autocast():
+            _, loss = model(inputs, targets)
+        loss = loss / micro_batches
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _report(pending: list[tuple[int, Tensor, float, Tensor]], events: Events) -> None:
+    """Fetch what the device has computed, in one transfer; raise at the first value that is not finite."""
+    if not pending:
+        return
+    fetched = torch.stack([torch.stack([loss, norm]) for _, loss, _, norm in pending]).tolist()
+    steps = [(step, lr) for step, _, lr, _ in pending]
+    pending.clear()
+    for (step, lr), (loss, grad_norm) in zip(steps, fetched, strict=True):
+        for what, value in (("the loss", loss), ("the gradient norm", grad_norm)):
+            if not math.isfinite(value):
+                raise Diverged(step, what, value)
+        events.updated(step, loss, lr, grad_norm)
+
+
+@torch.no_grad()
+def evaluate(model: Model, batches: Mapping[str, Iterable[Batch]], precision: Precision) -> dict[str, float]:
+    """Mean loss in nats a token over the batches of each split, without dropout; the model's mode is restored."""
+    was_training = model.training
+    model.eval()
+    losses = {}
+    for split, of_split in batches.items():
+        each = []
+        for inputs, targets in of_split:
+            with precision.autocast():
+                each.append(model(inputs, targets)[1])
+        losses[split] = torch.stack(each).mean().item()
+    model.train(was_training)
+    return losses
+
+
+def _due(state: int, interval: int) -> bool:
+    return interval > 0 and state % interval == 0

@@ -1,0 +1,31 @@
+"""The optimizers of the paper's cases, by name, with nanoGPT's decay groups."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from identcli.architecture.errors import UserError
+
+
+def build_optimizer(name: str, parameters: Iterable[nn.Parameter], lr: float, **settings: Any) -> torch.optim.Optimizer:
+    """`sgd` (weight_decay, momentum) or `adamw` (weight_decay, betas, eps) over two groups: decay acts on matrices
+    only.
+
+    Matrices are parameters with two axes or more, embeddings among them, as in nanoGPT; biases and norms do not decay.
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    decay = settings.pop("weight_decay")
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if name not in OPTIMIZERS:
+        raise UserError(f"optimizer.name={name}: must be one of {', '.join(OPTIMIZERS)}")
+    # One fused kernel for all tensors; where a device lacks it torch's default is taken.
+    fused = {p.device.type for p in trained} <= {"cpu", "cuda"} and all(p.is_floating_point() for p in trained)
+    return OPTIMIZERS[name]([g for g in groups if g["params"]], lr=lr, fused=fused, **settings)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
