@@ -26,7 +26,7 @@ def require_windows(tokens: Mapping[str, Tensor], block_size: int) -> None:
         if len(part) <= block_size:
             raise UserError(
                 f"the {split} part of the data has {len(part)} tokens: too short for model.block_size={block_size}, "
-                f"which needs at least {block_size + 1}"
+                f"which needs at least {block_size + 1} tokens"
             )
 
 
