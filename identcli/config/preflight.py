@@ -86,6 +86,22 @@ def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
         return Many([*given, *(str(override.input_line) for override in typed.swept.values())], [], name, folder)
 
 
+def to_show(words: Sequence[str], user_folder: Path | None = None, *, sweep: bool = False) -> list[str]:
+    """The overrides of a config that shall only be shown (`--cfg`). What a sweep varies is left out."""
+    with _hydra(user_folder) as loader:
+        typed = overrides.read(words, loader)
+        if not sweep:
+            typed.errors += [overrides.several_values(override) for override in typed.swept.values()]
+        given = list(typed.fixed.values())
+        try:
+            _composed(given)
+        except ConfigErrors as wrong:
+            raise typed.with_more(wrong.messages) from None
+        if typed.errors:
+            raise ConfigErrors(typed.errors)
+        return [overrides.forced(word) for word in given]
+
+
 def _points(typed: overrides.Typed, sweeper: dict[str, Any], loader: ConfigLoader) -> list[points.Point]:
     params = {key: value for key, value in (sweeper["params"] or {}).items() if key not in typed.keys}
     swept, errors = {}, []
