@@ -61,7 +61,9 @@ def _git(folder: Path) -> dict[str, Any] | None:
 
 def _answer(folder: Path, *arguments: str) -> str | None:
     """What git says, or None when it fails, is missing or takes too long. It never takes a lock."""
-    variables = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    # Inside a git hook GIT_DIR and the like point to the user's repository, not to this package's.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables["GIT_OPTIONAL_LOCKS"] = "0"
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=3, check=True

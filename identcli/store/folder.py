@@ -46,7 +46,7 @@ def claim(parent: Path, name: str | None, prefix: str) -> Path:
 
 
 def check_name(name: str) -> None:
-    """UserError unless `name` is one plain folder name that is safe in a shell and in Hydra's overrides."""
+    """UserError unless `name` is one plain folder name that needs no quotes in an override or on another system."""
     if not name:
         raise UserError("name='': must not be empty")
     if name.startswith("."):
@@ -130,7 +130,7 @@ def _children(path: Path) -> list[Path]:
         found = [Path(entry.path) for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")]
     except OSError:
         return []
-    return sorted(found, key=lambda child: [(int(n or -1), text) for text, n in re.findall(r"(\D*)(\d*)", child.name)])
+    return sorted(found, key=lambda child: [(text, int(n or -1)) for text, n in re.findall(r"(\D*)(\d*)", child.name)])
 
 
 def _highest_number(parent: Path, prefix: str) -> int:

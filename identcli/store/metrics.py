@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from identcli.architecture.errors import UserError
@@ -28,6 +29,7 @@ class Column(NamedTuple):
 
 
 Table = Mapping[str, Column]
+_SCALARS = (int, float, str)
 
 
 def _floats(names: str, optional: bool = False) -> dict[str, Column]:
@@ -92,13 +94,17 @@ class MetricWriter:
             raise ValueError(f"metric table {table!r}: no such column: {', '.join(unknown)}")
         rows: int | None = None
         for name, value in columns.items():
-            if isinstance(value, int | float | str) or not np.ndim(value):
+            if isinstance(value, _SCALARS):
                 continue
-            if np.ndim(value) != 1 or (rows is not None and len(value) != rows):
+            shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+            if not shape:
+                continue
+            if len(shape) != 1 or (rows is not None and shape[0] != rows):
                 expected = "one dimension" if rows is None else f"the length {rows} of the other columns"
-                raise ValueError(f"metric {table}.{name}: shape {np.shape(value)}, must have {expected}")
-            rows = len(value)
-        self._records[table].append((step, columns))
+                raise ValueError(f"metric {table}.{name}: shape {tuple(shape)}, must have {expected}")
+            rows = shape[0]
+        if rows != 0:
+            self._records[table].append((step, columns))
 
     def maybe_flush(self) -> bool:
         """Flush if the last one is more than 10 s and more than 2 % of the run's time ago; whether it did.
@@ -172,7 +178,7 @@ def cut(folder: Path, step: int, tables: Iterable[str] = tuple(SCHEMAS)) -> None
                 path.unlink()
             elif last >= step:
                 rows = _open_part(path)
-                kept = rows.filter(pa.compute.less(rows["step"], step))
+                kept = rows.filter(pc.less(rows["step"], step))
                 if not len(kept):
                     path.unlink()
                     continue
@@ -196,9 +202,8 @@ def _build(table: str, schema: Table, records: list[tuple[int, dict[str, Any]]])
         if scalars:
             joined = np.array([np.reshape(value, ()) if np.ndim(value) else value for value in values])
         else:
-            joined = np.concatenate(
-                [np.broadcast_to(value, length) for value, length in zip(values, lengths, strict=True)]
-            )
+            pairs = zip(values, lengths, strict=True)
+            joined = np.concatenate([v if np.ndim(v) else np.full(length, v) for v, length in pairs])
         arrays[name] = _to_arrow(f"{table}.{name}", kind, joined)
     return pa.table(arrays)
 
@@ -210,13 +215,16 @@ def _to_arrow(name: str, kind: Kind, values: np.ndarray) -> pa.Array:
         with np.errstate(over="ignore"):  # beyond float32 is infinity, as in the training itself
             return pa.array(values.astype(np.float32), from_pandas=True)
     try:
-        return pa.array(values).cast(kind)
+        whole = pa.array(values, from_pandas=True).cast(kind)
     except pa.ArrowInvalid as error:
         raise ValueError(f"metric {name}: {error}") from None
+    if whole.null_count:
+        raise ValueError(f"metric {name}: an {kind} can't be undefined")
+    return whole
 
 
 def _part_name(rows: pa.Table) -> str:
-    bounds = pa.compute.min_max(rows["step"]).as_py()
+    bounds = pc.min_max(rows["step"]).as_py()
     return f"part-{bounds['min']:08d}-{bounds['max']:08d}.parquet"
 
 
@@ -253,10 +261,10 @@ def _parts(folder: Path, table: str) -> list[tuple[int, int, Path]]:
 def _open_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            present = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
-            return file.read(present)
+            present = set(file.schema_arrow.names)
+            return file.read(None if columns is None else [name for name in columns if name in present])
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DamagedPart(f"{path}: damaged part of the metrics: {reason}; move it away to go on") from None
 
 
