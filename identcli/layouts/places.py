@@ -62,11 +62,16 @@ class Layout:
         return list(dict.fromkeys(name for role in self.roles(circuit) for name in self.names(role)))
 
     def check(self, tensors: Mapping[str, Tensor], circuit: Circuit) -> None:
-        """Raise a UserError that names the first tensor that the circuit needs and `tensors` lacks."""
-        for name in self.tensors(circuit):
-            if name not in tensors:
-                some = ", ".join(list(tensors)[:3])
-                raise UserError(f"no tensor {name!r} in the model, so the layout doesn't fit; it has {some}, …")
+        """Raise a UserError that names the first tensor of the circuit that is missing or has another size."""
+        for role in self.roles(circuit):
+            for name in self.names(role):
+                if name not in tensors:
+                    some = ", ".join(list(tensors)[:3])
+                    raise UserError(f"no tensor {name!r} in the model, so the layout doesn't fit; it has {some}, …")
+                view = self.places[role].view(tensors[name])
+                if view.ndim == 3 and view.shape[-1] != self.attention.embedding:
+                    width, needed = view.shape[-1], self.attention.embedding
+                    raise UserError(f"{name}: the embedding is {width} there, the layout needs {needed}")
 
 
 def read(

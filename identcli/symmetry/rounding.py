@@ -10,7 +10,7 @@ from identcli.symmetry.pair import Pair, plain_rows
 def rounding_variance(weights: Tensor, stored_as: torch.dtype) -> Tensor:
     """ulp²/12 of each weight: the variance of rounding to the nearest number of `stored_as`. Zero is exact."""
     _, exponent = torch.frexp(weights.abs())
-    ulp = torch.ldexp(weights.new_full((), torch.finfo(stored_as).eps), exponent - 1)
+    ulp = torch.finfo(stored_as).eps * torch.exp2((exponent - 1).to(weights.dtype))
     return torch.where(weights == 0, 0, ulp.square() / 12)
 
 
