@@ -76,9 +76,10 @@ class Batches:
         return len(self._tokens[split]) - self.block_size
 
     def _gather(self, split: str, starts: Tensor) -> tuple[Tensor, Tensor]:
-        if self.device.type == "cuda":
-            starts = starts.pin_memory()
-        starts = starts.to(self.device, non_blocking=True)
+        if self.device.type == "cuda":  # from pinned memory the copy doesn't wait for the device
+            starts = starts.pin_memory().to(self.device, non_blocking=True)
+        else:
+            starts = starts.to(self.device)
         x, y = self._tokens[split][starts[:, None] + self._window]
         return x, y
 

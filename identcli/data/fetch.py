@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from identcli.architecture.errors import UserError
+
 OFFLINE = "IDENT_OFFLINE"
 CONNECT_S = 10.0
 DOWNLOAD_S = 60.0
@@ -65,7 +67,12 @@ class Fetched:
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/ident; ~/.cache/ident when the variable is unset or, against its specification, relative."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "ident"
+    if base.is_absolute():
+        return base / "ident"
+    try:
+        return Path.home() / ".cache" / "ident"
+    except RuntimeError:
+        raise UserError("there is no home folder for the cache: set XDG_CACHE_HOME to a folder") from None
 
 
 def offline() -> bool:

@@ -62,7 +62,7 @@ class Vocabulary:
 
 def _codes(text: str) -> np.ndarray:
     """The code points of a text. A prompt from the command line may hold lone surrogates: they pass through."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 def _complaint(codes: np.ndarray, unknown: np.ndarray, size: int, kinds: int = 5, places: int = 3) -> str:

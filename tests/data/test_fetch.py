@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import identcli.data.fetch as fetching
+from identcli.architecture.errors import UserError
 from identcli.data.fetch import (
     KnownFile,
     NoAnswer,
@@ -186,3 +187,13 @@ def test_the_cache_folder_follows_the_xdg_specification(tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
         if sys.platform != "win32":
             assert cache_folder() == tmp_path / "home" / ".cache" / "ident"
+
+
+def test_without_a_home_the_user_is_told_which_variable_to_set(monkeypatch):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(UserError, match=r"no home folder for the cache: set XDG_CACHE_HOME"):
+        cache_folder()
