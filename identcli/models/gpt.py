@@ -205,9 +205,7 @@ class GPT(nn.Module):
         return tokens
 
 
-def _choose(
-    logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
-) -> Tensor:
+def _choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
     """One token a row (B, 1) from logits (B, V); see `GPT.generate`."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
