@@ -38,9 +38,7 @@ def test_a_column_of_rounding_noise_stays_noise() -> None:
 
 
 def test_exact_zero_columns_beside_noise_make_no_gap() -> None:
-    jacobian = torch.cat(
-        [random(30, 5), 1e-15 * random(30, 1, seed=1), torch.zeros(30, 2, dtype=torch.float64)], dim=1
-    )
+    jacobian = torch.cat([random(30, 5), 1e-15 * random(30, 1, seed=1), torch.zeros(30, 2, dtype=torch.float64)], dim=1)
     assert numerical_rank(jacobian).rank == 5
 
 
