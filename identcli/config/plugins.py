@@ -1,7 +1,9 @@
 """What ident adds to Hydra at run time: the user's folder before ours, and a sweeper for exact points."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
@@ -58,9 +60,20 @@ class PointSweeper(Sweeper):
         ]
 
 
-# Hydra takes sweepers only from a package of plugins. Under this name the class is registered and found, without a
-# package of that name in the way of others.
-PointSweeper.__module__ = "hydra_plugins.ident"
+def _offer() -> None:
+    """Let Hydra find the sweeper where it looks for them, in a package of plugins, without installing one.
+
+    This happens at import: a launcher's processes unpickle the task, which imports this, before Hydra's plugins.
+    """
+    import hydra_plugins
+
+    offered = ModuleType("hydra_plugins.ident", PointSweeper.__doc__)
+    PointSweeper.__module__ = offered.__name__
+    offered.PointSweeper = PointSweeper  # type: ignore[attr-defined]
+    hydra_plugins.ident = sys.modules[offered.__name__] = offered
+
+
+_offer()
 
 _SWEEPER: dict[str, Any] = {
     "_target_": "hydra_plugins.ident.PointSweeper",
