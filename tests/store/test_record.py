@@ -235,6 +235,14 @@ def test_a_full_disk_leaves_the_old_status(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
+def test_a_reader_at_work_keeps_the_old_file_whole(tmp_path: Path) -> None:
+    record.write_status(tmp_path, state="running", step=1)
+    with (tmp_path / "status.json").open() as opened:
+        record.write_status(tmp_path, state="running", step=2, error="x" * 10_000)
+        assert json.load(opened)["step"] == 1
+    assert record.read_status(tmp_path)["step"] == 2
+
+
 def test_text_is_utf8_with_its_own_line_ends(tmp_path: Path) -> None:
     atomic.write_text(tmp_path / "x", "é\r\n\n")
     assert (tmp_path / "x").read_bytes() == b"\xc3\xa9\r\n\n"
