@@ -7,8 +7,8 @@ from identcli.symmetry.pair import Pair
 
 
 def measure_bias_gradients(gradient: Pair) -> dict[str, Tensor]:
-    """`query_max`, `query_norm`, `key_max`, `key_norm`, each (L,): the largest entry and the norm over all heads of a layer,
-    of the gradients of b_Q and b_K after clipping. NaN for a bias that the model lacks.
+    """`query_max`, `query_norm`, `key_max`, `key_norm`, each (L,): the largest entry and the norm over all heads of a
+    layer, of the gradients of b_Q and b_K after clipping. NaN for a bias that the model lacks.
     """
     columns = {}
     for name, bias in (("query", gradient.a), ("key", gradient.b)):

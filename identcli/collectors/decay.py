@@ -10,8 +10,8 @@ from identcli.symmetry.pair import Pair, squared_norm
 def measure_decay(step: Observed) -> dict[str, Tensor]:
     """`decay_share` (L, G): ‖lr·λ·W‖² / ‖update‖², weights only.
 
-    Undefined (NaN) when decay does not enter the update as a term of its own: SGD with momentum, Adam with coupled decay,
-    an unknown optimizer, or different settings within the circuit.
+    Undefined (NaN) when decay does not enter the update as a term of its own: SGD with momentum, Adam with coupled
+    decay, an unknown optimizer, or different settings within the circuit.
     """
     lr, decay = step.settings.lr, step.settings.decay_matrices
     if lr is None or decay is None or not (step.settings.plain or step.settings.decoupled):

@@ -53,9 +53,10 @@ def attach(
 ) -> "Collector":
     """Measure around every due `optimizer.step` from now on, until `detach()`; works as a context manager too.
 
-    parameters: the model's named parameters, in the layout's names. circuits: `qk`, `ov`. when: a function of the step's
-    number (default every 10). sink(table, step, columns) receives what is measured; without one it is kept in memory
-    for `table`. first_step: the number of the next step. Raises UserError when the layout does not fit the parameters.
+    parameters: the model's named parameters, in the layout's names. circuits: `qk`, `ov`. when: a function of the
+    step's number (default every 10). sink(table, step, columns) receives what is measured; without one it is kept in
+    memory for `table`. first_step: the number of the next step. Raises UserError when the layout does not fit the
+    parameters.
 
     Measuring reads weights and gradients and draws no random numbers: training goes on bit for bit as without it.
     """

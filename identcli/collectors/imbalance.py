@@ -1,4 +1,4 @@
-"""β and τ: how far a pair is from balance, and how much of that one step, or the whole training, has changed (5.1, 5.3)."""
+"""β and τ: how far a pair is from balance, and how one step, or the whole training, has changed that (5.1, 5.3)."""
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from identcli.symmetry.rounding import charge_floor
 def measure_imbalance(step: Observed) -> dict[str, Tensor]:
     """`beta`, `tau`, `drift`, `charge_change`, `beta_bias`, `drift_bias`, `drift_floor`, each (L, G).
 
-    beta = ‖charge after‖, tau = tr(AAᵀ − BBᵀ) after, drift = ‖charge after − before‖, charge_change = ‖charge after − at
-    the start‖ / ‖at the start‖ (NaN when that is zero); `_bias`: the same with the bias columns inside. For GL(D) the charge
-    is C, so beta = ‖C‖_F.
+    beta = ‖charge after‖, tau = tr(AAᵀ − BBᵀ) after, drift = ‖charge after − before‖, charge_change = ‖charge after −
+    at the start‖ / ‖at the start‖ (NaN when that is zero); `_bias`: the same with the bias columns inside. For GL(D)
+    the charge is C, so beta = ‖C‖_F.
     """
     start = torch.linalg.vector_norm(step.start, dim=-1)
     start = torch.where(start > 0, start, torch.nan)

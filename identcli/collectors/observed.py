@@ -16,8 +16,8 @@ from identcli.symmetry.rounding import rounding_variance
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything float64, batched over (L, G): weights before and after the step, the gradient (after clipping; None when
-    the parameters had none), the charge at the start of training, the dtype in which the weights are stored.
+    """Everything float64, batched over (L, G): weights before and after the step, the gradient (after clipping; None
+    when the parameters had none), the charge at the start of training, the dtype in which the weights are stored.
 
     What several measurements need is computed once, when first asked for.
     """

@@ -11,10 +11,10 @@ from identcli.symmetry.pair import Pair, augmented
 def measure_prediction(step: Observed) -> dict[str, Tensor]:
     """`drift_predicted` (L, G): the norm of the charge's change in one step W ← W − lr·(g + λW), on the augmented pair.
 
-    Without decay lr² ‖g_A g_Aᵀ − g_B g_Bᵀ‖_F: the first order cancels, since g_A Aᵀ = B g_Bᵀ (Noether). With decay λ on the
-    matrices and λ' on the biases, t = 1 − lr·λ, t' = 1 − lr·λ', of each augmented block [W b] with gradient [g γ]:
-    change of [W b][W b]ᵀ = (t² − 1) WWᵀ + (t'² − 1) bbᵀ − lr (t' − t)(γbᵀ + bγᵀ) + lr² (ggᵀ + γγᵀ) + first-order terms that
-    cancel between A and B. NaN for any other optimizer, with momentum, or without gradients.
+    Without decay lr² ‖g_A g_Aᵀ − g_B g_Bᵀ‖_F: the first order cancels, since g_A Aᵀ = B g_Bᵀ (Noether). With decay λ
+    on the matrices and λ' on the biases, t = 1 − lr·λ, t' = 1 − lr·λ', of each augmented block [W b] with gradient [g
+    γ]: change of [W b][W b]ᵀ = (t² − 1) WWᵀ + (t'² − 1) bbᵀ − lr (t' − t)(γbᵀ + bγᵀ) + lr² (ggᵀ + γγᵀ) + first-order
+    terms that cancel between A and B. NaN for any other optimizer, with momentum, or without gradients.
     """
     settings = step.settings
     lr, matrices, vectors = settings.lr, settings.decay_matrices, settings.decay_vectors
@@ -28,7 +28,7 @@ def measure_prediction(step: Observed) -> dict[str, Tensor]:
         biases, gradients = _biases_alone(step.before), _biases_alone(step.gradient)
         alone = charge(group, augmented(group, biases))
         # γbᵀ + bγᵀ is (b+γ)(b+γ)ᵀ − bbᵀ − γγᵀ: the charge is quadratic, so its polar form needs no formula of its own.
-        both = charge(group, augmented(group, Pair(*map(_add, biases, gradients))))
+        both = charge(group, augmented(group, _sum(biases, gradients)))
         crossed = both - alone - charge(group, augmented(group, gradients))
         change = change + (t_bias**2 - 1) * alone - lr * (t_bias - t) * crossed
     return {"drift_predicted": torch.linalg.vector_norm(change, dim=-1)}
@@ -38,5 +38,7 @@ def _biases_alone(pair: Pair) -> Pair:
     return Pair(pair.A[..., :0], pair.B[..., :0], pair.a, pair.b)
 
 
-def _add(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-    return None if x is None or y is None else x + y
+def _sum(x: Pair, y: Pair) -> Pair:
+    a = None if x.a is None or y.a is None else x.a + y.a
+    b = None if x.b is None or y.b is None else x.b + y.b
+    return Pair(x.A + y.A, x.B + y.B, a, b)

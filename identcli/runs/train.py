@@ -258,8 +258,8 @@ class Session:
             self.collector.detach()
         self.writer.close()
         if state == "diverged":
-            # What an accelerator went on to measure before the host noticed.
-            metrics.cut(self.folder, self.step)
+            # What an accelerator went on to measure before the host noticed. An evaluation at `step` is of good weights.
+            metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
         self._write_status(state, error)
         if error:
             self.live.say(error)
