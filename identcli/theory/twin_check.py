@@ -1,0 +1,73 @@
+"""Holding the closed form of an architecture against the numerical rank of its twin."""
+
+from dataclasses import dataclass
+
+import torch
+
+from identcli.architecture.description import Architecture
+from identcli.architecture.families import Outputs, families
+from identcli.architecture.shrink import LENGTH, shrink
+from identcli.architecture.tensors import tensors
+from identcli.models.twin import Inputs, outputs, random_inputs, random_parameters
+from identcli.symmetry.rank import Rank, numerical_rank
+
+# Large, so that what ε pins down shows as a singular value far above rounding.
+EPSILON = 0.1
+# Outputs per parameter. Twice as many as needed: half of them give the same rank.
+OUTPUTS_PER_PARAMETER = 2.0
+TANGENTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class TwinCheck:
+    """predicted: dimensions by the families of the twin; measured: parameters − rank of its Jacobian."""
+
+    twin: Architecture
+    parameters: int
+    predicted: int
+    rank: Rank
+
+    @property
+    def measured(self) -> int:
+        return self.rank.nullity
+
+    @property
+    def gap(self) -> float:
+        return self.rank.gap
+
+    @property
+    def holds(self) -> bool:
+        return self.rank.decided and self.predicted == self.measured
+
+
+def check(architecture: Architecture, kind: Outputs = "log_probs", eps: bool = True, seed: int = 0) -> TwinCheck:
+    """Build the twin of an architecture and count its null directions at generic weights, in float64."""
+    twin = shrink(architecture)
+    predicted = sum(family.dimension for family in families(twin, kind, eps))
+    found = numerical_rank(jacobian(twin, kind, eps, seed))
+    return TwinCheck(twin, found.columns, predicted, found)
+
+
+def jacobian(twin: Architecture, kind: Outputs, eps: bool, seed: int) -> torch.Tensor:
+    """(outputs, parameters): the derivatives of all outputs on random inputs by all trained numbers of the twin."""
+    params = random_parameters(twin, seed)
+    names = [t.name for t in tensors(twin) if not t.frozen]
+    sizes = [params[name].numel() for name in names]
+    epsilon = EPSILON if eps else 0.0
+
+    def run(theta: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        pieces = zip(names, theta.split(sizes), strict=True)
+        moved = params | {name: piece.view_as(params[name]) for name, piece in pieces}
+        return outputs(twin, moved, inputs, epsilon, kind == "log_probs").flatten()
+
+    theta = torch.cat([params[name].flatten() for name in names])
+    outputs_of_one = len(run(theta, random_inputs(twin, 1, LENGTH, seed)))
+    batch = max(8, int(OUTPUTS_PER_PARAMETER * len(theta) / outputs_of_one) + 1)
+    inputs = random_inputs(twin, batch, LENGTH, seed + 1)
+
+    def column(tangent: torch.Tensor) -> torch.Tensor:
+        derivative: torch.Tensor = torch.func.jvp(lambda t: run(t, inputs), (theta,), (tangent,))[1]
+        return derivative
+
+    columns = torch.func.vmap(column, chunk_size=TANGENTS_AT_ONCE)(torch.eye(len(theta), dtype=theta.dtype))
+    return columns.T
