@@ -25,7 +25,7 @@ class StepSettings:
 def read_settings(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], names: Iterable[str]
 ) -> StepSettings:
-    """The settings of the named parameters' groups, before a step. A parameter that the optimizer lacks gives None's."""
+    """The settings of the named parameters' groups before a step; all None when the optimizer lacks one of them."""
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     found = [(parameters[name].ndim, group_of.get(id(parameters[name]))) for name in names]
     if not found or any(group is None for _, group in found):

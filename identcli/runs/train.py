@@ -258,7 +258,7 @@ class Session:
             self.collector.detach()
         self.writer.close()
         if state == "diverged":
-            # What an accelerator went on to measure before the host noticed. An evaluation at `step` is of good weights.
+            # What an accelerator measured before the host noticed. The evaluation of state `step` is of good weights.
             metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
         self._write_status(state, error)
         if error:
