@@ -5,6 +5,7 @@ the greatest of the layers, their median and their mean. The axis is logarithmic
 gradient something like 1e-9; where it is exactly 0, the foot of the axis says so.
 """
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,7 +24,7 @@ COLUMNS = {"query_norm": ("query bias", style.ORANGE), "key_norm": ("key bias", 
 ACROSS = 5
 
 # Inches: a panel, the margins, the gaps.
-PANEL_WIDTH, PANEL_HEIGHT, LEFT, RIGHT, TOP, BOTTOM, GAP, HEADER = 2.95, 2.9, 0.95, 0.15, 1.05, 0.62, 0.25, 0.75
+PANEL_WIDTH, PANEL_HEIGHT, LEFT, RIGHT, TOP, BOTTOM, GAP, HEADER = 2.95, 2.9, 0.95, 0.30, 1.05, 0.62, 0.25, 0.75
 
 
 def draw(runs: Sequence[Run]) -> Picture:
@@ -45,23 +46,16 @@ def draw(runs: Sequence[Run]) -> Picture:
         scale.apply(axes)
         panel.step_axis(axes, steps)
         axes.tick_params(labelleft=axes in grid[:, 0])
-        axes.set_title(_wrapped(case.title), fontsize=11)
+        axes.set_title(textwrap.fill(case.title, 32), fontsize=11)
         panel.mark_stop(axes, case.run)
         if case.run.trouble:
-            axes.text(
-                0.5,
-                0.97,
-                _wrapped(case.run.trouble),
-                transform=axes.transAxes,
-                color=style.VERMILLION,
-                ha="center",
-                va="top",
-            )
+            panel.say(axes, textwrap.fill(case.run.trouble, 32), style.VERMILLION)
         if biases is None:
-            panel.say(axes, "no metrics")
+            if not case.run.trouble:
+                panel.say(axes, "no metrics")
             continue
         for name, (_, colour) in COLUMNS.items():
-            _envelope(axes, biases.step, scale.shown(biases[name]), colour)
+            _envelope(axes, scale, biases.step, biases[name], colour)
         notes.append(_ratio(case, biases))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
@@ -69,7 +63,6 @@ def draw(runs: Sequence[Run]) -> Picture:
         axes.set_ylabel("norm of the gradient")
     if remark := scale.remark("the bias gradients"):
         notes.append(remark)
-        grid[0, 0].text(0.02, 0.02, "exactly 0", transform=grid[0, 0].transAxes, va="bottom", color=style.MUTED)
     keys: list[Artist] = [
         Patch(color=colour, alpha=0.3, label=f"{name}: range over layers") for name, colour in COLUMNS.values()
     ]
@@ -79,13 +72,13 @@ def draw(runs: Sequence[Run]) -> Picture:
     return Picture(figure, notes)
 
 
-def _envelope(axes: Axes, step: np.ndarray, values: np.ndarray, colour: str) -> None:
+def _envelope(axes: Axes, scale: Extent, step: np.ndarray, values: np.ndarray, colour: str) -> None:
     """(S,), (S, L): the band, the median and the mean over the layers; a gap where no layer has a value."""
     defined = np.isfinite(values).any(axis=1)
     over = {}
     for how in (np.nanmin, np.nanmax, np.nanmedian, np.nanmean):
         over[how] = np.full(len(values), np.nan)
-        over[how][defined] = how(values[defined], axis=1)
+        over[how][defined] = scale.shown(how(values[defined], axis=1))
     low_x, low = decimate(step, over[np.nanmin][:, None])
     high_x, high = decimate(step, over[np.nanmax][:, None])
     x = np.union1d(low_x, high_x)
@@ -107,13 +100,3 @@ def _reason(runs: Sequence[Run]) -> str:
     if run.config and not run.config["model"]["bias"]:
         return f"{run.path}: no gradients of biases, as the model has none: train with model.bias=true"
     return f"{run.path}: no metrics of the bias gradients, which collect=paper would record"
-
-
-def _wrapped(title: str, longest: int = 32) -> str:
-    """The title on as many lines as it takes, broken between words."""
-    lines = [""]
-    for word in title.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > longest:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return "\n".join(lines)

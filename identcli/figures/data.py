@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class Run:
         words = f"{self.state} at step {self.status.get('step', 0)}"
         if self.state in ("running", "interrupted"):
             words += f" of {self.steps}"
-        reason = str(self.status.get("error") or "").strip().split("\n")[0]
+        reason = shorten(str(self.status.get("error") or ""), 100, placeholder=" …")
         return words + (f": {reason}" if reason else "")
 
     @property
@@ -215,12 +216,18 @@ def load(paths: Sequence[Path]) -> list[Run]:
 
 
 def _runs_at(path: Path) -> list[Run]:
-    """Like store.folder.runs_in, with the points of a sweep that have no folder yet."""
-    started = folder.runs_in(path)
-    if not folder.is_sweep(path):
-        return [_open(run) for run in started]
-    points = record.read_sweep(path)["points"]
-    return [_open(path / point["folder"], tuple(point.get("overrides", ()))) for point in points]
+    """Like store.folder.runs_in, with the points of its sweeps that have no folder yet."""
+    runs: dict[Path, Run] = {}
+    for started in folder.runs_in(path):
+        if started != path and folder.is_sweep(started.parent):
+            points = record.read_sweep(started.parent)["points"]
+            listed = {started.parent / point["folder"]: tuple(point.get("overrides", ())) for point in points}
+        else:
+            listed = {started: ()}
+        for run, overrides in listed.items():
+            if run not in runs:
+                runs[run] = _open(run, overrides)
+    return list(runs.values())
 
 
 def _open(path: Path, overrides: tuple[str, ...] = ()) -> Run:

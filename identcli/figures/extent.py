@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,30 @@ class Extent:
 
     def apply(self, axes: Axes) -> None:
         """Give the axes these limits, and few but sufficient ticks."""
+        axes.set_yscale("log" if self.log else "linear")
+        axes.yaxis.set_major_locator(
+            FixedLocator(self._ticks()) if self.log else MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+        )
         if self.log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(numticks=6))
             axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+            axes.yaxis.set_major_formatter(FuncFormatter(self._power_of_ten))
         axes.set_ylim(self.low, self.high)
+
+    def _ticks(self) -> list[float]:
+        """Powers of ten, at most six, and the foot when something stands there."""
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        first += 1 if self.zeros else 0
+        powers = [10.0**exponent for exponent in range(first, last + 1, -(-(last + 1 - first) // 6) or 1)]
+        return [self.foot, *powers] if self.zeros else powers
+
+    def _power_of_ten(self, value: float, _: object) -> str:
+        """1e-7 → 10⁻⁷ in plain characters: typesetting each as a formula takes longer than drawing all lines."""
+        if self.zeros and value == self.foot:
+            return "0"
+        return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPT)
 
     def remark(self, what: str) -> str | None:
         """A line for the reader when zeros were moved to the foot."""
         if not self.zeros:
             return None
         return f"{self.zeros} of {self.values} values of {what} are exactly 0: drawn at the foot of the log axis"
-
-
-def power_of_ten(value: float, _: object = None) -> str:
-    """1e-7 → 10⁻⁷, in plain characters: typesetting each as a formula takes longer than drawing all lines."""
-    return "10" + str(round(math.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -131,7 +131,7 @@ def _row(panels: dict[str, Axes], rate: Rate, scale: dict[str, Extent]) -> None:
             panel.say(axes, "no metrics")
     if rate.heads is not None:
         rho_panel.draw(panels["rho"], rate.run, rate.heads, scale["rho"])
-        panel.head_lines(panels["drift"], rate.heads.step, scale["drift"].shown(rate.heads["drift"]))
+        panel.head_lines(panels["drift"], rate.heads.step, scale["drift"].shown(rate.heads["drift"]), noisy=True)
         panel.curve(panels["drift"], rate.heads.step, panel.over_heads(rate.heads["drift_floor"]), **FLOOR)
 
 

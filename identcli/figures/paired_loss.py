@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from identcli.figures.data import Run
+from identcli.figures.naming import titles
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -18,11 +19,14 @@ def differences(runs: Sequence[Run]) -> list[str]:
     """
     ended = {run: run.evaluations()[1] for run in runs if run.state == "finished"}
     finals = {run: float(losses[-1]) for run, losses in ended.items() if len(losses)}
+    one_of_each = {run.identity("seed"): run for run in finals}
+    names = dict(zip(one_of_each, titles(list(one_of_each.values())), strict=True))
     found: dict[tuple[str, str], list[float]] = {}
     for run, loss in finals.items():
         for partner, other in finals.items():
             if _is_reference(partner, run):
-                found.setdefault((run.title, partner.title), []).append(loss - other)
+                pair = names[run.identity("seed")], names[partner.identity("seed")]
+                found.setdefault(pair, []).append(loss - other)
     return [_line(first, second, np.array(values)) for (first, second), values in found.items()]
 
 

@@ -14,14 +14,22 @@ from identcli.figures.data import Run
 from identcli.figures.decimation import decimate
 from identcli.figures.extent import Extent
 
+DENSE = 150  # points a line
 
-def head_lines(axes: Axes, step: np.ndarray, values: np.ndarray, width: float = style.LINE) -> LineCollection:
-    """(S,), (S, L, G): a line for each layer and head in the colour of its layer, all in one collection; NaN: a gap."""
+
+def head_lines(axes: Axes, step: np.ndarray, values: np.ndarray, noisy: bool = False) -> LineCollection:
+    """(S,), (S, L, G): a line for each layer and head in the colour of its layer, all in one collection; NaN: a gap.
+
+    noisy: lines that jump at every step; with many points they are drawn thin and transparent, or the last would hide
+    all others.
+    """
     _, layers, heads = values.shape
     x, y = decimate(step, values.reshape(len(step), layers * heads))
     segments = np.stack([x.T, y.T], axis=-1)
     colours = np.repeat(style.layers(layers), heads)
-    lines = LineCollection(list(segments), colors=colours, linewidths=width, alpha=0.85, zorder=2.5)
+    dense = noisy and segments.shape[1] > DENSE
+    look = {"linewidths": 0.4, "alpha": 0.5} if dense else {"linewidths": style.LINE, "alpha": 0.85}
+    lines = LineCollection(list(segments), colors=colours, zorder=2.5, **look)
     axes.add_collection(lines, autolim=False)
     return lines
 
@@ -38,7 +46,8 @@ def losses(axes: Axes, run: Run, others: Sequence[Run] = ()) -> None:
     curve(axes, *run.losses(), **_TRAINING)
     for other in others:
         axes.plot(*other.evaluations(), color=style.BLUE, linewidth=style.LINE, alpha=0.4)
-    axes.plot(*run.evaluations(), **_VALIDATION)
+    step, loss = run.evaluations()
+    axes.plot(step, loss, markevery=max(1, len(step) // 20), **_VALIDATION)
     if not len(run.losses()[0]):
         say(axes, "no losses")
 
@@ -74,12 +83,7 @@ def head_of_row(axes: Axes, title: str, run: Run) -> None:
     if run.trouble:
         beside: Any = {"xycoords": words, "va": "bottom", "annotation_clip": False}
         scale = " (own scale)" if run.state == "diverged" else ""
-        axes.annotate(f"   {shortened(run.trouble)}{scale}", (1, 0), color=style.VERMILLION, **beside)
-
-
-def shortened(text: str, longest: int = 110) -> str:
-    """The text, or its beginning when it would leave the page."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+        axes.annotate(f"   {run.trouble}{scale}", (1, 0), color=style.VERMILLION, **beside)
 
 
 def mark_events(axes: Axes, steps: Sequence[int]) -> None:
@@ -97,9 +101,9 @@ def mark_stop(axes: Axes, run: Run) -> None:
         axes.axvline(run.stopped, color=style.VERMILLION, linewidth=1, linestyle=":", zorder=3)
 
 
-def say(axes: Axes, text: str) -> None:
+def say(axes: Axes, text: str, colour: str = style.MUTED) -> None:
     """Words in place of data."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=style.MUTED, wrap=True)
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=colour)
 
 
 def step_axis(axes: Axes, steps: int, labelled: bool = True) -> None:

@@ -146,7 +146,7 @@ def _final_losses(axes: Axes, intervals: Sequence[Interval], plain: Sequence[Run
         axes.text(0.99, never.mean(), "never", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
     Extent.of([*shown, never]).apply(axes)
     axes.set_xscale("log")
-    axes.set_xlim(intervals[0].every / 1.4, intervals[-1].every * 1.4)
+    axes.set_xlim(intervals[0].every / 1.4, intervals[-1].every * 1.8)
     axes.xaxis.set_major_locator(FixedLocator([interval.every for interval in intervals]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -178,12 +178,12 @@ def _beta_extent(intervals: Sequence[Interval]) -> Extent:
 
 
 def _sawtooth(axes: Axes, interval: Interval) -> None:
-    axes.set_title(f"rebalanced every {interval.every}")
+    axes.set_title(f"rebalanced every {interval.every}", pad=22 if interval.run.trouble else None)
     panel.mark_stop(axes, interval.run)
     panel.mark_events(axes, [event.step for event in interval.rebalancings])
     if interval.run.trouble:
         axes.text(
-            0.5, 0.97, interval.run.trouble, transform=axes.transAxes, color=style.VERMILLION, ha="center", va="top"
+            0.5, 1.02, interval.run.trouble, transform=axes.transAxes, color=style.VERMILLION, ha="center", va="bottom"
         )
     if interval.heads is None:
         panel.say(axes, "no metrics")

@@ -37,7 +37,7 @@ def draw(axes: Axes, run: Run, heads: Layered, scale: Extent) -> None:
     """The lines of one run. Of a floor that lies below the axis a word says where."""
     floor = panel.over_heads(heads["rho_floor"])
     panel.curve(axes, heads.step, panel.over_heads(heads["update_norm"], "max"), **_NORM)
-    panel.head_lines(axes, heads.step, scale.shown(heads["rho"]))
+    panel.head_lines(axes, heads.step, scale.shown(heads["rho"]), noisy=True)
     panel.curve(axes, heads.step, floor, **_FLOOR)
     axes.axhline(_chance(run), **_CHANCE)
     if (floor < scale.low).sum() > 0.9 * np.isfinite(floor).sum():

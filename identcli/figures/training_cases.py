@@ -28,7 +28,7 @@ MEASURED = (*rho_panel.COLUMNS, "beta", "tau", "mu")
 MOST_ROWS = 12
 
 # Inches: the page, a panel's height, the margins, the gaps between columns and between rows.
-WIDTH, PANEL, TOP, BOTTOM, LEFT, RIGHT, GAP, HEADER = 16.0, 1.84, 1.40, 0.62, 0.65, 0.15, 0.62, 0.50
+WIDTH, PANEL, TOP, BOTTOM, LEFT, RIGHT, GAP, HEADER = 16.0, 1.84, 1.40, 0.62, 0.65, 0.30, 0.62, 0.50
 
 
 def draw(runs: Sequence[Run]) -> Picture:
