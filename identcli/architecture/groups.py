@@ -1,11 +1,12 @@
 """The groups that act on a pair.
 
-A pair is two stacks of matrices A (…, D, a) and B (…, D, b) that a model uses only through BᵀA, possibly with a
-position-dependent rotation between them. S in the group moves (A, B) to (S A, S⁻ᵀ B) and leaves the model the same.
+A pair is two stacks of matrices A (…, D, a) and B (…, D, b) that a model uses only through BᵀA, possibly
+with a position-dependent rotation between them. S in the group moves (A, B) to (S A, S⁻ᵀ B) and leaves the
+model the same.
 
 Without rotations S may be any invertible D×D matrix: GL(D), dimension D² (theory of the paper, 4.2 and 4.5).
-With rotary positions S must commute with every rotation: one scaled rotation α·R(θ) for each rotated pair of rows,
-dimension 2 a pair (4.8.2), and GL on the rows that are not rotated. One class says all three.
+With rotary positions S must commute with every rotation: one scaled rotation α·R(θ) for each rotated pair of
+rows, dimension 2 a pair (4.8.2), and GL on the rows that are not rotated. One class says all three.
 """
 
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ RotaryStyle = Literal["half", "interleaved"]
 class Group:
     """Invertible D×D matrices that commute with the rotations of the first `rotary` rows.
 
-    size: D, the rows of A and B. rotary: rows that positions rotate; 0 gives GL(D), D the fully rotary group, anything
-    between the partial one. style: which rows form a pair: `half` (j, j + rotary/2), `interleaved` (2j, 2j + 1).
+    size: D, the rows of A and B. rotary: rows that positions rotate; 0 gives GL(D), D the fully rotary
+    group, anything between the partial one. style: which rows form a pair: `half` (j, j + rotary/2),
+    `interleaved` (2j, 2j + 1).
 
-    Distinct non-zero frequencies are assumed, as every published rotary model has them; equal ones would enlarge the group.
+    Distinct non-zero frequencies are assumed, as every published rotary model has them; equal ones would
+    enlarge the group.
     """
 
     size: int

@@ -8,7 +8,8 @@ from identcli.architecture.groups import Group, RotaryStyle
 
 Circuit = Literal["qk", "ov"]
 
-# The role tensors of each circuit in the order (A, B, bias of A, bias of B); W_O stands for its transpose, per head.
+# The role tensors of each circuit in the order (A, B, bias of A, bias of B); W_O stands for its transpose,
+# per head.
 ROLES: dict[Circuit, tuple[str, str, str, str | None]] = {
     "qk": ("W_Q", "W_K", "b_Q", "b_K"),
     "ov": ("W_V", "W_O", "b_V", None),
@@ -19,8 +20,8 @@ ROLES: dict[Circuit, tuple[str, str, str, str | None]] = {
 class Attention:
     """The facts of an attention layer that decide its pairs, in the paper's letters.
 
-    layers L, heads H, kv_groups G (equal to H without grouping), embedding E, qk_size D, v_size C; which of the four
-    biases exist; how many of the D rows are rotated by positions, and in which style.
+    layers L, heads H, kv_groups G (equal to H without grouping), embedding E, qk_size D, v_size C; which of
+    the four biases exist; how many of the D rows are rotated by positions, and in which style.
     """
 
     layers: int
@@ -45,27 +46,22 @@ class Attention:
 
     def pair(self, circuit: Circuit) -> "PairFamily":
         """The pairs of one circuit: G a layer, each with the H/G heads that share its key or value."""
-        shared = {
-            "circuit": circuit,
-            "layers": self.layers,
-            "groups": self.kv_groups,
-            "width": self.embedding,
-        }
-        shared["heads_per_group"] = self.heads // self.kv_groups
         if circuit == "qk":
-            group = Group(self.qk_size, self.rotary, self.rotary_style)
-            return PairFamily(**shared, group=group, bias_a=self.q_bias, bias_b=self.k_bias)
-        if circuit == "ov":
-            return PairFamily(**shared, group=Group(self.v_size), bias_a=self.v_bias, bias_b=False)
-        raise UserError(f"circuit {circuit!r}: must be 'qk' or 'ov'")
+            group, biases = Group(self.qk_size, self.rotary, self.rotary_style), (self.q_bias, self.k_bias)
+        elif circuit == "ov":
+            group, biases = Group(self.v_size), (self.v_bias, False)
+        else:
+            raise UserError(f"circuit {circuit!r}: must be 'qk' or 'ov'")
+        shared = self.heads // self.kv_groups
+        return PairFamily(circuit, self.layers, self.kv_groups, shared, self.embedding, group, *biases)
 
 
 @dataclass(frozen=True)
 class PairFamily:
     """All pairs of one circuit: `layers` × `groups` of them, moved by independent elements of `group`.
 
-    qk: A = the group's m query matrices side by side (D, m·E), each with its bias as one more column; B = W_K (D, E).
-    ov: A = [W_V b_V] (C, E), B = the group's m W_Oᵀ side by side (C, m·E).
+    qk: A = the group's m query matrices side by side (D, m·E), each with its bias as one more column; B =
+    W_K (D, E). ov: A = [W_V b_V] (C, E), B = the group's m W_Oᵀ side by side (C, m·E).
     """
 
     circuit: Circuit
@@ -87,7 +83,7 @@ class PairFamily:
     def isotropic_share(self) -> float:
         """Mean of ρ for an update whose direction is uniform: dimension / number of weights (theory 13).
 
-        D/(2E) = 1/(2H) for one head a group and D = E/H; D/((m+1)E) with m heads a group; 1/((m+1)E) with rotary positions.
-        Exact while D ≤ E, where the group acts freely.
+        D/(2E) = 1/(2H) for one head a group and D = E/H; D/((m+1)E) with m heads a group; 1/((m+1)E) with
+        rotary positions. Exact while D ≤ E, where the group acts freely.
         """
         return self.group.dimension / (self.group.size * sum(self.columns))
