@@ -9,7 +9,7 @@ from identcli.architecture.pairs import Attention
 from identcli.models.attention import PLAIN, Variant, attention, scores
 from identcli.symmetry import act as acting
 from identcli.symmetry import pair as pairs
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.heads import multi_head
 from identcli.theory.jacobian import layer_rank, nullity
 from identcli.theory.trial import (
@@ -27,7 +27,7 @@ VISIBLE = 1e-3
 BY_SIZE = "a change of O(1) that is seen at all moves outputs by 1e-2 to 1; one that isn't by 1e-15. 1e-3 divides them"
 
 
-@claim(
+@lemma(
     "4.6",
     "(W_K X + b_K 1ᵀ)ᵀ(W_Q X + b_Q 1ᵀ) = XᵀW_KᵀW_Q X + XᵀW_Kᵀb_Q 1ᵀ + 1 b_KᵀW_Q X + b_Kᵀb_Q 1 1ᵀ",
     tolerance=ROUNDING,
@@ -44,7 +44,7 @@ def bias_expansion(trial: Trial) -> Finding:
     return Finding(0, difference(terms, whole), difference(terms - with_b_Q, whole))
 
 
-@claim(
+@lemma(
     "4.6",
     "(S W_Q, S b_Q, S⁻ᵀ W_K, S⁻ᵀ b_K) gives the same scores, one S per kv group",
     tolerance=ROUNDING,
@@ -60,7 +60,7 @@ def qk_invariance_with_biases(trial: Trial) -> Finding:
     return Finding(0, difference(scores(facts, after, x), before), difference(scores(facts, left, x), before))
 
 
-@claim(
+@lemma(
     "4.6",
     "A query bias adds no unidentified parameter and removes none: still D² per head, with H C² for values (E, H = 4, 2)",
     tolerance=0,
@@ -71,7 +71,7 @@ def query_bias_is_identified(trial: Trial) -> Finding:
     return Finding(16, nullity(trial, multi_head(4, 2, "q")), nullity(trial, multi_head(4, 2, "qk")))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "Softmax is unchanged by a constant added to all scores of a query",
     tolerance=ROUNDING,
@@ -131,7 +131,7 @@ def key_shift(trial: Trial, kind: str) -> float:
     return there.change(roles, x, {"b_K": trial.normal(there.facts.kv_groups, there.facts.qk_size)})
 
 
-@claim(
+@lemma(
     "4.7.1",
     "Without rotary positions, QK-norm, softcap or sinks the key bias has no effect: causal, full, with score biases "
     "(ALiBi), with attention dropout",
@@ -153,7 +153,7 @@ def key_bias_irrelevant(trial: Trial) -> Finding:
     return Finding(0, max(key_shift(trial, kind) for kind in kinds), rotary, rotary)
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With rotary positions the key bias has an effect",
     relation="≥",
@@ -165,7 +165,7 @@ def key_bias_with_rotary(trial: Trial) -> Finding:
     return Finding(VISIBLE, key_shift(trial, "rotary"), key_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With QK-norm the key bias has an effect",
     relation="≥",
@@ -177,7 +177,7 @@ def key_bias_with_qk_norm(trial: Trial) -> Finding:
     return Finding(VISIBLE, key_shift(trial, "qk-norm"), key_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With a softcap on the scores the key bias has an effect",
     relation="≥",
@@ -189,7 +189,7 @@ def key_bias_with_softcap(trial: Trial) -> Finding:
     return Finding(VISIBLE, key_shift(trial, "softcap"), key_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With a sink logit the key bias has an effect",
     relation="≥",
@@ -201,7 +201,7 @@ def key_bias_with_sink(trial: Trial) -> Finding:
     return Finding(VISIBLE, key_shift(trial, "sink"), key_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With partial rotary positions the rows of b_K that no position rotates have no effect",
     tolerance=ROUNDING,
@@ -227,7 +227,7 @@ def loss_gradients(trial: Trial, facts: Attention, roles: Roles, variant: Varian
     return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
 
 
-@claim(
+@lemma(
     "4.7.1",
     "The loss has a zero gradient by b_K, beside that by b_Q",
     tolerance=ROUNDING,
@@ -243,7 +243,7 @@ def key_bias_gradient(trial: Trial) -> Finding:
     return Finding(0, share(0), share(trial.size.D))
 
 
-@claim(
+@lemma(
     "4.7.1",
     "An update of b_K alone lies wholly in the unidentified space; with rotary positions only its unrotated rows do",
     tolerance=ROUNDING,
@@ -273,7 +273,7 @@ def value_shift(trial: Trial, kind: str, fold: bool = True) -> float:
     return there.change(roles, x, {"b_V": c, "b_O": -into_output} if fold else {"b_V": c})
 
 
-@claim(
+@lemma(
     "4.7.2",
     "b_V + c with b_O − Σ_h W_O^h c gives the same output, also with rotary positions, QK-norm, softcap and score biases",
     tolerance=ROUNDING,
@@ -294,7 +294,7 @@ def value_bias_irrelevant(trial: Trial) -> Finding:
     return Finding(0, max(value_shift(trial, kind) for kind in kinds), alone, alone)
 
 
-@claim(
+@lemma(
     "4.7.2",
     "With attention dropout the trade of b_V against b_O changes the output",
     relation="≥",
@@ -306,7 +306,7 @@ def value_bias_with_dropout(trial: Trial) -> Finding:
     return Finding(VISIBLE, value_shift(trial, "dropout"), value_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.2",
     "With a sink logit the trade of b_V against b_O changes the output",
     relation="≥",
@@ -318,7 +318,7 @@ def value_bias_with_sink(trial: Trial) -> Finding:
     return Finding(VISIBLE, value_shift(trial, "sink"), value_shift(trial, "causal"))
 
 
-@claim(
+@lemma(
     "4.7.2",
     "Without an output bias b_V is fully identified while HC ≤ E (E, H = 4, 2: 16 unidentified as without b_V)",
     tolerance=0,
@@ -329,7 +329,7 @@ def value_bias_without_output_bias(trial: Trial) -> Finding:
     return Finding(16, nullity(trial, multi_head(4, 2, "v")), nullity(trial, multi_head(4, 2, "vo")))
 
 
-@claim(
+@lemma(
     "4.7",
     "With all four biases 2E of them are unidentified, HD of b_K and HC of b_V: 2E²/H + 2E in all (E, H = 4, 2)",
     tolerance=0,
@@ -344,7 +344,7 @@ def unidentified_with_biases(trial: Trial) -> Finding:
     return Finding(2 * E**2 // H + 2 * E, nullity(trial, facts), rank.nullity)
 
 
-@claim(
+@lemma(
     "4.7.1",
     "With rotary positions b_K must move with W_K, by S⁻ᵀ",
     tolerance=ROUNDING,

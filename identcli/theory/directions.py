@@ -9,7 +9,7 @@ from identcli.symmetry import project as projecting
 from identcli.symmetry import tangent as tangents
 from identcli.symmetry.pair import Pair
 from identcli.symmetry.rank import numerical_rank
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.products import product, product_jacobian, weights
 from identcli.theory.trial import EXACT, Trial
 
@@ -43,7 +43,7 @@ class Factors:
         return -self.U_Q / self.s_Q @ S.mT @ self.Vt_K
 
 
-@claim(
+@lemma(
     "4.4",
     "W_Kᵀ W_Q has no derivative along (δW_Q, δW_K) = (S W_Q, −Sᵀ W_K) for any S, also a singular one",
     tolerance=1e-13,
@@ -56,7 +56,7 @@ def null_direction(trial: Trial) -> Finding:
     return Finding(0, slope(pair, tangents.tangent(S, pair)), slope(pair, Pair(S @ pair.A, -S @ pair.B)))
 
 
-@claim(
+@lemma(
     "4.4",
     "The null directions are the velocities of the orbit: d/dt (e^{tX} W_Q, e^{−tXᵀ} W_K) at t = 0, biases included",
     tolerance=1e-8,
@@ -81,7 +81,7 @@ def velocity_of_orbit(trial: Trial) -> Finding:
     return Finding(0, miss(1), miss(-1))
 
 
-@claim(
+@lemma(
     "4.4",
     "In coordinates of the SVDs: δW_Q = U_K Σ_K⁻¹ S V_Qᵀ, δW_K = −U_Q Σ_Q⁻¹ Sᵀ V_Kᵀ",
     tolerance=1e-11,
@@ -104,7 +104,7 @@ def null_direction_in_svd(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.4",
     "The null directions {(S W_Q, −Sᵀ W_K)} are a linear space of dimension D², and there are no others",
     tolerance=0,
@@ -126,7 +126,7 @@ def dimension_of_null_space(trial: Trial) -> Finding:
     return Finding(group.dimension, dimension if exact else -1, symmetric)
 
 
-@claim(
+@lemma(
     "4.4",
     "(W_Q, −W_K) is a null direction: the one of S = 1, or of S = Σ_K U_Kᵀ U_Q Σ_Q in SVD coordinates",
     tolerance=1e-11,
@@ -153,7 +153,7 @@ def trivial_null_direction(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.4",
     "A whole step along a null direction changes W_Kᵀ W_Q by exactly −W_Kᵀ S² W_Q, in SVD coordinates "
     "−V_K S Σ_Q⁻¹ U_Qᵀ U_K Σ_K⁻¹ S V_Qᵀ",

@@ -9,7 +9,7 @@ from identcli.architecture.pairs import Attention
 from identcli.models.attention import Variant, rotations
 from identcli.symmetry import act as acting
 from identcli.symmetry.rank import numerical_rank
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.heads import multi_head
 from identcli.theory.jacobian import layer_jacobian, nullity
 from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, moved, output_change
@@ -18,7 +18,7 @@ from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, moved, ou
 FAST = Variant(base=10.0)
 
 
-@claim(
+@lemma(
     "4.8.1",
     "Heads of any size D = C ≤ E leave the share D/(2E) unidentified: 1/2 at D = E (E, H = 4, 2; D = 3 and 4)",
     tolerance=1e-12,
@@ -31,7 +31,7 @@ def larger_heads(trial: Trial) -> Finding:
     return Finding(3 / 8 + 1 / 2, sum(shares), 2 / (2 * H))
 
 
-@claim(
+@lemma(
     "4.8.1",
     "Heads larger than E add unidentified directions: 2DE − r(2E − r) per product with r = min(D, E) (E = 3, D = C = 4)",
     tolerance=0,
@@ -44,7 +44,7 @@ def heads_beyond_embedding(trial: Trial) -> Finding:
     return Finding(2 * of_product, nullity(trial, Attention(1, 1, 1, E, D, D)), 2 * D**2)
 
 
-@claim(
+@lemma(
     "4.8.2",
     "With rotary positions a score depends on n − m alone: (R_m k)ᵀ(R_n q) = kᵀ R_{n−m} q",
     tolerance=ROUNDING,
@@ -66,7 +66,7 @@ def commutes(group: Group, with_: Group) -> float:
     return float((S @ R - R @ S).abs().max())
 
 
-@claim(
+@lemma(
     "4.8.2",
     "What survives rotary positions is what commutes with every rotation: αR(θ) for each rotated pair of rows, in the "
     "half, the interleaved and the partial style",
@@ -80,7 +80,7 @@ def rotary_commutant(trial: Trial) -> Finding:
     return Finding(0, max(commutes(g, g) for g in (half, interleaved, partial)), commutes(half, interleaved))
 
 
-@claim(
+@lemma(
     "4.8.2",
     "Moving (W_Q, b_Q, W_K, b_K) by the rotary group leaves the output: half, interleaved, partial, one S per kv group",
     tolerance=ROUNDING,
@@ -98,7 +98,7 @@ def rotary_invariance(trial: Trial) -> Finding:
     return Finding(0, max(changes), output_change(facts, general, roles, x))
 
 
-@claim(
+@lemma(
     "4.8.2",
     "Rotary positions leave D unidentified query-key parameters per head instead of D², also for D > E (E = 4, D = 4; "
     "E = 3, D = 4), in both styles",
@@ -118,7 +118,7 @@ def rotary_dimension(trial: Trial) -> Finding:
     return Finding(predicted, measured, len(cases) * (16 + 1))
 
 
-@claim(
+@lemma(
     "4.8.2",
     "Partial rotary positions leave d + (D − d)² for d rotated rows, and D − d more with a key bias (E = 6, D = 5, d = 2)",
     tolerance=0,
@@ -133,7 +133,7 @@ def partial_rotary_dimension(trial: Trial) -> Finding:
     return Finding(2 * (d + 1) + 3, measured, 2 * (d + 1))
 
 
-@claim(
+@lemma(
     "4.9",
     "With grouped queries one S per kv group leaves the output",
     tolerance=ROUNDING,
@@ -150,7 +150,7 @@ def grouped_invariance(trial: Trial) -> Finding:
     return Finding(0, output_change(facts, after, roles, x), output_change(facts, odd, roles, x))
 
 
-@claim(
+@lemma(
     "4.9",
     "Grouped queries leave G D² + G C² unidentified, with all biases G(D + C) more (E, H, G, D, C = 6, 2, 1, 3, 2)",
     tolerance=0,
@@ -165,7 +165,7 @@ def grouped_dimension(trial: Trial) -> Finding:
     return Finding(predicted, measured, 2 * (H * D**2 + H * C**2) + H * (D + C))
 
 
-@claim(
+@lemma(
     "4.9",
     "Rotary positions and grouped queries together leave G D for queries and keys (E, H, G, D = 4, 2, 1, 4)",
     tolerance=0,
@@ -177,7 +177,7 @@ def grouped_rotary_dimension(trial: Trial) -> Finding:
     return Finding(4 + 1, nullity(trial, facts, FAST, positions=6), 8 + 1)
 
 
-@claim(
+@lemma(
     "4.9",
     "Llama-2-70B (H = 64, G = 8, D = 128): G D = 1,024 unidentified query-key parameters a layer, H D² / G D = 1,024 times "
     "fewer than without grouping and rotary positions",
@@ -199,7 +199,7 @@ def llama_2_70b(trial: Trial) -> Finding:
     return Finding(1024, without / rotary if rotary == 1024 else -1, without / grouped, 8)
 
 
-@claim(
+@lemma(
     "4.9",
     "Llama-2-70B: 132,096 of 150,994,944 attention parameters a layer are unidentified, values and outputs included",
     tolerance=0,
@@ -213,7 +213,7 @@ def llama_2_70b_layer(trial: Trial) -> Finding:
     return Finding(132_096, qk + ov if numbers == 150_994_944 else -1, qk)
 
 
-@claim(
+@lemma(
     "4.10",
     "A single head with square W_V identifies 2D₀E₀ − D₀² + E₀² parameters (E₀ = 5, D₀ = 3)",
     tolerance=0,
@@ -229,7 +229,7 @@ def single_head_identified(trial: Trial) -> Finding:
     return Finding(2 * D * E - D**2 + E**2, numerical_rank(inputs).rank, 2 * D * E + E**2)
 
 
-@claim(
+@lemma(
     "4.10",
     "A layer of H heads identifies 4EHD − 2HD² parameters (E, H, D = 4, 2, 2)",
     tolerance=0,
@@ -241,7 +241,7 @@ def multi_head_identified(trial: Trial) -> Finding:
     return Finding(4 * E * H * D - 2 * H * D**2, 4 * E * H * D - nullity(trial, multi_head(E, H)), 4 * E * H * D)
 
 
-@claim(
+@lemma(
     "4.10",
     "The least single head with D₀ = E₀ that identifies as much has E₀ = ⌈E √(2 − 1/H)⌉, for every E ≤ 120 and H that divides it",
     tolerance=0,
@@ -261,7 +261,7 @@ def equivalent_width(trial: Trial) -> Finding:
     return Finding(len(cases), hits, floors)
 
 
-@claim(
+@lemma(
     "4.10",
     "At the same E no D₀ = ηE identifies as much: η = 1 ± √(2/H − 2) is real for H = 1 alone",
     tolerance=1e-12,

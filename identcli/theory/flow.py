@@ -12,7 +12,7 @@ from identcli.symmetry import pair as pairs
 from identcli.symmetry import project as projecting
 from identcli.symmetry.pair import Pair
 from identcli.theory.biases import loss_gradients
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.products import product
 from identcli.theory.trial import EXACT, ROUNDING, Roles, Trial, difference, gather_layer
 
@@ -47,7 +47,7 @@ def conserved(family: PairFamily, pair: Pair) -> Tensor:
     return charging.charge(family.group, pairs.augmented(family.group, pair))
 
 
-@claim(
+@lemma(
     "5.1",
     "∂L/∂W_Q = W_K G and ∂L/∂W_K = W_Q Gᵀ with G the gradient by the product W_Kᵀ W_Q",
     tolerance=ROUNDING,
@@ -66,7 +66,7 @@ def gradients_share_a_factor(trial: Trial) -> Finding:
     return Finding(0, miss, difference(A.detach() @ M.grad, B.grad))
 
 
-@claim(
+@lemma(
     "5.1",
     "The gradient of a loss has no part in the unidentified space: ρ = 0 for queries and keys with biases, in plain and "
     "rotary layers, and for values and outputs",
@@ -86,7 +86,7 @@ def gradient_has_no_share(trial: Trial) -> Finding:
     return Finding(0, worst, of_sign)
 
 
-@claim(
+@lemma(
     "5.1",
     "The paper's ρ, of the weights alone, is 0 for a loss gradient when there are no biases",
     tolerance=1e-24,
@@ -110,7 +110,7 @@ def flow_rate(family: PairFamily, pair: Pair, gradient: Pair, of: Callable[[Pair
     return float(((of(ahead) - of(behind)).flatten(2).norm(dim=-1) / norm).max())
 
 
-@claim(
+@lemma(
     "5.1",
     "Gradient flow conserves [W_Q b_Q][W_Q b_Q]ᵀ − W_K W_Kᵀ per kv group; with rotary positions |u_j|² − |v_j|² of each "
     "rotated pair of rows; for values [W_V b_V][W_V b_V]ᵀ − Σ_h W_O^hᵀ W_O^h",
@@ -136,7 +136,7 @@ def conserved_by_flow(trial: Trial) -> Finding:
     return Finding(0, worst, unbiased, unbiased)
 
 
-@claim(
+@lemma(
     "5.1",
     "With rotary positions the rest of W_Q W_Qᵀ − W_K W_Kᵀ is not conserved",
     relation="≥",
@@ -150,7 +150,7 @@ def rotary_imbalance_moves(trial: Trial) -> Finding:
     return Finding(1e-3, whole, flow_rate(family, pair, gradient, lambda p: conserved(family, p)))
 
 
-@claim(
+@lemma(
     "5.1",
     "One step of gradient descent changes C by lr²(g_A g_Aᵀ − g_B g_Bᵀ), exactly, on the bias-augmented pair",
     tolerance=1e-11,
@@ -170,7 +170,7 @@ def change_by_one_step(trial: Trial) -> Finding:
     return Finding(0, miss, counter)
 
 
-@claim(
+@lemma(
     "5.1",
     "The change of C by one step is of second order: halving lr divides it by 4",
     tolerance=1e-6,
@@ -188,7 +188,7 @@ def drift_is_second_order(trial: Trial) -> Finding:
     return Finding(4, ratio(gradient), ratio(signs))
 
 
-@claim(
+@lemma(
     "5.1",
     "With decay λ of weights and biases C' = (1 − lr λ)² C + lr²(g_A g_Aᵀ − g_B g_Bᵀ)",
     tolerance=ROUNDING,
@@ -204,7 +204,7 @@ def decay_of_everything(trial: Trial) -> Finding:
     return Finding(0, difference(t**2 * C + step, after), difference(t * C + step, after))
 
 
-@claim(
+@lemma(
     "5.1",
     "With decay λ of the weights alone C' = t² C_W + b_Q b_Qᵀ − lr²λ(g_b b_Qᵀ + b_Q g_bᵀ) + lr²(g_A g_Aᵀ − g_B g_Bᵀ), "
     "t = 1 − lr λ, C_W without the bias",
@@ -244,7 +244,7 @@ def integrate(roles: Roles, velocity: Callable[[Roles], Roles], time: float, ste
     return roles
 
 
-@claim(
+@lemma(
     "5.1",
     "Along gradient flow (Runge-Kutta) C of the bias-augmented pair stays (its change over that of the weights' C)",
     tolerance=1e-3,
@@ -273,7 +273,7 @@ def flow_keeps_charge(trial: Trial) -> Finding:
     return Finding(0, kept / alone, 1)
 
 
-@claim(
+@lemma(
     "5.1",
     "β = ‖C‖_F is the norm of the charge of GL(D), and τ = tr C its trace",
     tolerance=ROUNDING,
@@ -295,7 +295,7 @@ def beta_and_tau(trial: Trial) -> Finding:
     return Finding(0, miss, difference(of_A.flatten(2).norm(dim=-1) - of_B.flatten(2).norm(dim=-1), beta))
 
 
-@claim(
+@lemma(
     "5.1",
     "The charge has D² numbers without rotary positions, D/2 with them, d/2 + (D − d)² with d rotated rows",
     tolerance=0,
@@ -310,7 +310,7 @@ def size_of_charge(trial: Trial) -> Finding:
     return Finding(D**2 + D // 2 + 1 + (D - 2) ** 2, found, 3 * D**2)
 
 
-@claim(
+@lemma(
     "5.1",
     "β and τ don't see to first order an update (S W_Q, S W_K) with antisymmetric S: it turns C and keeps its size",
     tolerance=1e-8,

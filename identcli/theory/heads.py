@@ -9,7 +9,7 @@ from identcli.symmetry import act as acting
 from identcli.symmetry import tangent as tangents
 from identcli.symmetry.pair import Pair, scatter
 from identcli.symmetry.rank import numerical_rank
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.directions import IN_ROUNDING, slope
 from identcli.theory.jacobian import nullity
 from identcli.theory.products import product_jacobian, weights
@@ -22,7 +22,7 @@ def multi_head(E: int, H: int, biases: str = "") -> Attention:
     return Attention(1, H, H, E, E // H, E // H, **present)
 
 
-@claim(
+@lemma(
     "4.5",
     "A layer of H heads with D = C = E/H has 2E²/H of 4E² weights unidentified (E, H = 4, 2 and 6, 3)",
     tolerance=0,
@@ -35,7 +35,7 @@ def unidentified_of_layer(trial: Trial) -> Finding:
     return Finding(predicted, sum(nullity(trial, multi_head(E, H)) for E, H in cases), predicted / 2)
 
 
-@claim(
+@lemma(
     "4.5",
     "The identified share of 6 heads is 1 − 1/12 = 11/12, in per cent",
     tolerance=0.005,
@@ -53,7 +53,7 @@ def six_heads(trial: Trial) -> Finding:
     return Finding(91.67, 100 * (1 - lost / (4 * 12**2)), 50, 83)
 
 
-@claim(
+@lemma(
     "4.5",
     "(S W_V, W_O S⁻¹) with b_V -> S b_V leaves the layer's output, one S per kv group",
     tolerance=ROUNDING,
@@ -69,7 +69,7 @@ def ov_invariance(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.5",
     "W_O W_V has no derivative along (δW_V, δW_O) = (S W_V, −W_O S); in SVD coordinates "
     "δW_O = U_O S Σ_V⁻¹ U_Vᵀ, δW_V = −V_O Σ_O⁻¹ S V_Vᵀ",
@@ -101,7 +101,7 @@ def ov_null_direction(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.5",
     "The null directions of W_O W_V are a space of dimension C², and there are no others",
     tolerance=0,
@@ -120,7 +120,7 @@ def ov_dimension(trial: Trial) -> Finding:
     return Finding(group.dimension, dimension if null and dimension == numerical_rank(J).nullity else -1, diagonal)
 
 
-@claim(
+@lemma(
     "4.5",
     "A tangent direction of either circuit, biases included, leaves the layer's output to first order",
     tolerance=1e-7,
@@ -145,7 +145,7 @@ def layer_tangent(trial: Trial) -> Finding:
     return Finding(0, max(rate("qk"), rate("ov")), rate("qk", still=("b_Q",)))
 
 
-@claim(
+@lemma(
     "6",
     "Published head counts 8, 12, 64 leave 93.8 to 99.2 % of attention's weights identified, at the least, in per cent",
     tolerance=0.05,

@@ -8,7 +8,7 @@ from identcli.symmetry import act as acting
 from identcli.symmetry import charge as charging
 from identcli.symmetry.pair import Pair
 from identcli.symmetry.rank import numerical_rank
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, difference
 
 
@@ -36,7 +36,7 @@ def change_of_product(S: Tensor, T: Tensor, pair: Pair) -> float:
     return difference(product(acting.act(acting.Move(S, T), pair)), product(pair))
 
 
-@claim(
+@lemma(
     "4.1",
     "With scalar tokens (E = 1) a head's queries and keys matter only as one number: 2D − 1 of 2D are unidentified",
     tolerance=0,
@@ -50,7 +50,7 @@ def scalar_tokens(trial: Trial) -> Finding:
     return Finding(2 * D - 1, numerical_rank(J).nullity, queries_only)
 
 
-@claim(
+@lemma(
     "4.2",
     "A permutation of the rows of W_Q and W_K alike leaves W_Kᵀ W_Q",
     tolerance=ROUNDING,
@@ -68,7 +68,7 @@ def permutation(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.2",
     "A rotation of the rows of W_Q and W_K alike leaves W_Kᵀ W_Q",
     tolerance=ROUNDING,
@@ -80,7 +80,7 @@ def rotation(trial: Trial) -> Finding:
     return Finding(0, change_of_product(P, acting.move(P).S_inverse_T, pair), change_of_product(P, P.mT, pair))
 
 
-@claim(
+@lemma(
     "4.2",
     "Scaling W_Q by a and W_K by 1/a leaves W_Kᵀ W_Q",
     tolerance=ROUNDING,
@@ -92,7 +92,7 @@ def scaling(trial: Trial) -> Finding:
     return Finding(0, change_of_product(S, acting.move(S).S_inverse_T, pair), change_of_product(S, S, pair))
 
 
-@claim(
+@lemma(
     "4.2",
     "(S W_Q, S⁻ᵀ W_K) gives the same W_Kᵀ W_Q for every invertible S",
     tolerance=ROUNDING,
@@ -108,7 +108,7 @@ def general_S(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.2",
     "D² of the 2DE parameters of W_Q and W_K are unidentified when D ≤ E",
     tolerance=0,
@@ -129,7 +129,7 @@ def symmetric_jacobian(W: Tensor) -> Tensor:
     return J[:, : W.numel()] + J[:, W.numel() :]
 
 
-@claim(
+@lemma(
     "4.2",
     "With D > E or lost rank (a of W_Q, b of W_K) it is 2DE − (a + b)E + ab, in each of 7 cases",
     tolerance=0,
@@ -147,7 +147,7 @@ def unidentified_without_full_rank(trial: Trial) -> Finding:
     return Finding(len(cases), hits, naive)
 
 
-@claim(
+@lemma(
     "4.2",
     "The identified share of W_Q and W_K is 1 − D/(2E)",
     tolerance=1e-12,
@@ -168,7 +168,7 @@ def canonical(pair: Pair) -> Pair:
     return Pair(root * Vt[..., :D, :], root * U[..., :, :D].mT)
 
 
-@claim(
+@lemma(
     "4.3",
     "W_Q = Σ^½ (V₁)ᵀ, W_K = Σ^½ (U₁)ᵀ with orthonormal rows below Σ^½ gives the same W_Kᵀ W_Q",
     tolerance=ROUNDING,
@@ -196,7 +196,7 @@ def canonical_form(trial: Trial) -> Finding:
     )
 
 
-@claim(
+@lemma(
     "4.3",
     "The canonical form is balanced: W_Q W_Qᵀ = W_K W_Kᵀ = Σ",
     tolerance=ROUNDING,
@@ -212,7 +212,7 @@ def canonical_is_balanced(trial: Trial) -> Finding:
     return Finding(0, imbalance(canonical(pair)), imbalance(pair))
 
 
-@claim(
+@lemma(
     "4.3",
     "Keeping D rows orthonormal costs D(D − 1)/2 + D = D(D + 1)/2 conditions",
     tolerance=0,
@@ -227,7 +227,7 @@ def orthonormality_conditions(trial: Trial) -> Finding:
     return Finding(D * (D + 1) / 2, rank, D**2)
 
 
-@claim(
+@lemma(
     "4.3",
     "Two orthonormal factors and D scales have 2DE − D(D + 1) + D = 2DE − D² degrees of freedom: those of the product",
     tolerance=0,

@@ -14,7 +14,7 @@ from identcli.symmetry import project as projecting
 from identcli.symmetry import rounding
 from identcli.symmetry import tangent as tangents
 from identcli.symmetry.pair import Pair
-from identcli.theory.claim import Erratum, Finding, claim
+from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.products import weights
 from identcli.theory.trial import ROUNDING, Trial, difference, gather_layer, moved
 
@@ -67,7 +67,7 @@ def one(pair: Pair, index: int) -> Pair:
     return Pair(*(None if part is None else part[0, index] for part in pair))  # type: ignore[arg-type]
 
 
-@claim(
+@lemma(
     "5.1",
     "ρ of any update is the share of its projection on {(S W_Q, −Sᵀ W_K)}, found here by dense least squares, in each "
     "kv group of plain, rotary and partly rotary layers and for values and outputs",
@@ -90,7 +90,7 @@ def share_is_a_projection(trial: Trial) -> Finding:
     return Finding(0, worst, wrong)
 
 
-@claim(
+@lemma(
     "5.1",
     "With biases ρ is that share on the bias-augmented pair, an unrotated key bias counting in full",
     tolerance=1e-10,
@@ -111,7 +111,7 @@ def share_with_biases_is_a_projection(trial: Trial) -> Finding:
     return Finding(0, worst, alone)
 
 
-@claim(
+@lemma(
     "5.1",
     "The projection solves S W_Q W_Qᵀ + W_K W_Kᵀ S = δW_Q W_Qᵀ − W_K δW_Kᵀ, and its squared norm is ⟨S, right side⟩",
     tolerance=1e-11,
@@ -129,18 +129,18 @@ def sylvester_equation(trial: Trial) -> Finding:
     return Finding(0, max(miss, difference(size, energy)), difference(left, wrong))
 
 
-@claim(
+@lemma(
     "5.1",
     "An update (S W_Q, −Sᵀ W_K) has ρ = 1, with biases (S b_Q) and rotary positions too",
     tolerance=1e-11,
     reason=BY_SOLVING,
     counter="an isotropic update",
     erratum=Erratum(
-        printed="min_S ½{{‖δW_Q − S W_Q‖² + ‖δW_K − Sᵀ W_K‖²}}",
+        printed="min_S ½{‖δW_Q − S W_Q‖² + ‖δW_K − Sᵀ W_K‖²}",
         why="the null directions are (S W_Q, −Sᵀ W_K), so the second term must have +. With the printed sign an update "
         "that the model can't see at all gets ρ = {printed:.2g}. The paper's own R and Sylvester equation are those "
         "of the + form.",
-        right="min_S ½{{‖δW_Q − S W_Q‖² + ‖δW_K + Sᵀ W_K‖²}}",
+        right="min_S ½{‖δW_Q − S W_Q‖² + ‖δW_K + Sᵀ W_K‖²}",
     ),
 )
 def null_update(trial: Trial) -> Finding:
@@ -161,7 +161,7 @@ def null_update(trial: Trial) -> Finding:
     return Finding(1, least, isotropic, printed)
 
 
-@claim(
+@lemma(
     "5.1",
     "An update of uniformly random direction has ρ = dimension / numbers in the mean: D/(2E) = 1/(2H) for queries and "
     "keys, D/((m + 1)E) with m of them a group, 1/((m + 1)E) with rotary positions (ratios to it, summed)",
@@ -180,7 +180,7 @@ def isotropic_mean(trial: Trial) -> Finding:
     return Finding(4, total, other)
 
 
-@claim(
+@lemma(
     "5.3",
     "ρ reaches from 0 to 1: 1 for a null update, 0 for what is orthogonal to all of them (the difference)",
     tolerance=1e-10,
@@ -204,7 +204,7 @@ def share_is_not_bounded(trial: Trial) -> Finding:
     return Finding(1, most - least, bound, bound)
 
 
-@claim(
+@lemma(
     "5.3",
     "ρ of the same change of the model depends on the gauge: another S of the orbit gives another ρ",
     relation="≥",
@@ -225,7 +225,7 @@ def share_depends_on_gauge(trial: Trial) -> Finding:
     return Finding(1e-3, change(torch.diag(3**stretch)), change(trial.orthogonal(trial.size.D)))
 
 
-@claim(
+@lemma(
     "5.1",
     "Where W_Q and W_K lose rank in the same row, ρ is still the share of a projection, and finite",
     tolerance=1e-10,
@@ -245,7 +245,7 @@ def share_without_full_rank(trial: Trial) -> Finding:
     return Finding(0, abs(share - dense), abs(D / (2 * trial.size.E) - dense))
 
 
-@claim(
+@lemma(
     "5.1",
     "μ: the smallest sum of eigenvalues of W_Q W_Qᵀ and W_K W_Kᵀ is 0 exactly when both lose rank",
     tolerance=1e-12,
@@ -273,7 +273,7 @@ def rounded(trial: Trial, batch: int) -> tuple[Pair, Pair, Pair]:
     return pair, errors, variances
 
 
-@claim(
+@lemma(
     "5.3",
     "Rounding weights to float32 errs by ulp²/12 in the mean square (ratio of the two)",
     tolerance=0.1,
@@ -286,7 +286,7 @@ def rounding_energy(trial: Trial) -> Finding:
     return Finding(1, ratio, ratio / 12)
 
 
-@claim(
+@lemma(
     "5.3",
     "An update made of rounding alone has in the mean the ρ of the rounding floor, or a little more (ratio of the two)",
     tolerance=0.4,
@@ -302,7 +302,7 @@ def rounding_floor(trial: Trial) -> Finding:
     return Finding(1, ratio, ratio / 12)
 
 
-@claim(
+@lemma(
     "5.3",
     "Rounding weights to float32 moves the charge by its rounding floor, for plain, rotary and partly rotary pairs "
     "(root mean squares over the floor, summed)",
@@ -324,7 +324,7 @@ def charge_rounding_floor(trial: Trial) -> Finding:
     return Finding(3, total, other)
 
 
-@claim(
+@lemma(
     "5.1",
     "Putting heads side by side per kv group and taking them apart again loses nothing, and query head h shares the key "
     "of group h // m",

@@ -12,7 +12,7 @@ from identcli.symmetry import pair as pairs
 from identcli.symmetry import transport as transporting
 from identcli.symmetry.pair import Pair
 from identcli.theory.biases import loss_gradients
-from identcli.theory.claim import Finding, claim
+from identcli.theory.claim import Finding, lemma
 from identcli.theory.products import product, weights
 from identcli.theory.projection import layers, random_update
 from identcli.theory.trial import ROUNDING, Trial, difference, gather_layer, moved, output_change
@@ -33,7 +33,7 @@ def charge_left(group: Group, pair: Pair) -> float:
     return float((charging.charge(group, bare).norm(dim=-1) / pairs.squared_norm(bare)).max())
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Rebalancing makes the charge 0 in every kv group, of plain, rotary and partly rotary pairs and of values",
     tolerance=BALANCING,
@@ -50,7 +50,7 @@ def rebalancing_zeroes_charge(trial: Trial) -> Finding:
     return Finding(0, worst, shared)
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Rebalancing leaves the layer's output, with all biases, in plain, rotary and partly rotary layers, of both circuits",
     tolerance=BALANCING,
@@ -78,7 +78,7 @@ def distance(group: Group, step: acting.Move, pair: Pair) -> Tensor:
     return pairs.squared_norm(pairs.difference(acting.act(step, bare), bare))
 
 
-@claim(
+@lemma(
     "5.2.2",
     "It is the balanced point nearest to the weights: no other of 720 rotations and reflections of it (D = 2) is nearer "
     "(distance² over the least of theirs)",
@@ -104,7 +104,7 @@ def without_procrustes(pair: Pair) -> acting.Move:
     return acting.move(sigma.sqrt()[:, None] * Vt @ torch.linalg.inv(R_Q).mT)
 
 
-@claim(
+@lemma(
     "5.2.2",
     "The QR/SVD form W_Q' = Σ^½ V_Mᵀ Q_Qᵀ, W_K' = Σ^½ U_Mᵀ Q_Kᵀ is balanced, has the same product, and differs from the "
     "nearest balanced point by an orthogonal matrix alone",
@@ -132,7 +132,7 @@ def qr_svd_form(trial: Trial) -> Finding:
     return Finding(0, miss, difference(product(exchanged), product(pair)))
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Rebalancing twice is rebalancing once: the second move is 1",
     tolerance=BALANCING,
@@ -150,7 +150,7 @@ def rebalancing_is_idempotent(trial: Trial) -> Finding:
     return Finding(0, worst, first)
 
 
-@claim(
+@lemma(
     "5.2.2",
     "The balanced point has the least ‖W_Q‖² + ‖W_K‖² of the orbit: twice the nuclear norm of W_Kᵀ W_Q",
     tolerance=BALANCING,
@@ -164,7 +164,7 @@ def balanced_norm(trial: Trial) -> Finding:
     return Finding(0, difference(after, least), difference(pairs.squared_norm(pair), least))
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Wherever on the orbit one starts, the balanced point is the same up to an orthogonal matrix (up to rotations of the "
     "rotated pairs)",
@@ -190,7 +190,7 @@ def balanced_point_of_orbit(trial: Trial) -> Finding:
     return Finding(0, worst, apart)
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Balancing the bias-augmented pair makes what gradient flow conserves 0, and leaves the output",
     tolerance=BALANCING,
@@ -210,7 +210,7 @@ def augmented_rebalancing(trial: Trial) -> Finding:
     return Finding(0, max(left(step), change), left(balancing.balance(family.group, pair).step))
 
 
-@claim(
+@lemma(
     "5.2.2",
     "A pair whose product has lost rank is left as it is, and said to have no balanced point; others of the batch are moved",
     tolerance=BALANCING,
@@ -233,7 +233,7 @@ def rebalancing_without_full_rank(trial: Trial) -> Finding:
     return Finding(0, miss(poor), miss(pair))
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Gradients at the moved weights are (S⁻ᵀ g_Q, S g_K), biases alike: what is transported is what autograd finds there",
     tolerance=ROUNDING,
@@ -261,7 +261,7 @@ def gradients_are_contragredient(trial: Trial) -> Finding:
     return Finding(0, worst, as_weights)
 
 
-@claim(
+@lemma(
     "5.2.2",
     "Squares of gradients (Adam's second moments) move by the elementwise square of the map, exactly when S is diagonal",
     tolerance=ROUNDING,
