@@ -146,6 +146,7 @@ class RunConfig(Part):
     name: Name | None
     seed: Seed
     steps: Positive
+    stop_at: NotNegative | None
     lr: Annotated[float, Field(gt=0)]
     batch_size: Positive
     grad_accum: Positive

@@ -98,7 +98,7 @@ def point(composed: Any) -> float:
         if not sweep["points"]:
             raise
         return math.nan
-    if outcome.state == "interrupted":
+    if outcome.exit_code == 130:
         raise KeyboardInterrupt
     loss = record.read_status(folder).get("val_loss")
     return math.nan if outcome.state != "finished" or loss is None else float(loss)

@@ -67,9 +67,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def config_hash(config: dict[str, Any]) -> str:
     """12 hex digits that two configs share exactly when they ask for the same results.
 
-    The first digits of the SHA-256 of the config as canonical JSON, without `name` and `device`.
+    The first digits of the SHA-256 of the config as canonical JSON, without what changes no result: `name`, `device`
+    and `stop_at`.
     """
-    asked = {key: value for key, value in config.items() if key not in ("name", "device")}
+    asked = {key: value for key, value in config.items() if key not in ("name", "device", "stop_at")}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -102,6 +103,11 @@ def write_status(folder: Path, **fields: Any) -> None:
 def read_status(folder: Path) -> dict[str, Any]:
     """The content of status.json. UserError when missing or broken."""
     return strictjson.read_object(folder / "status.json")
+
+
+def write_vocabulary(folder: Path, characters: list[str]) -> None:
+    """Write vocabulary.json: the characters in the order of their tokens."""
+    atomic.write_text(folder / "vocabulary.json", json.dumps(characters, ensure_ascii=False) + "\n")
 
 
 def write_sweep(folder: Path, sweep: dict[str, Any]) -> None:

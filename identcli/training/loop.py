@@ -62,8 +62,12 @@ def train(
     eval_batches: Mapping[str, Iterable[Batch]],
     events: Events,
     start: int = 0,
-) -> None:
+    stop: Callable[[int], bool] = lambda state: False,
+) -> int:
     """Updates start … plan.steps − 1. `batch(step, micro)` gives inputs and targets; `model` gives (logits, loss).
+
+    `stop(state)` is asked at every state that is not the last, when all that is due there is done; True ends the loop.
+    Returns the state reached.
 
     Raises Diverged before the update whose loss or gradient is not finite. On an accelerator the host looks only every
     few steps, so that it never waits for the device: there the bad update has been made, but no row, evaluation or
@@ -98,6 +102,10 @@ def train(
         if _due(state, plan.checkpoint_every) or (last and plan.checkpoint_every):
             _report(pending, events)
             events.checkpoint(state)
+        if not last and stop(state):
+            _report(pending, events)
+            return state
+    return plan.steps
 
 
 def _accumulate(

@@ -23,8 +23,9 @@ def build_optimizer(name: str, parameters: Iterable[nn.Parameter], lr: float, **
     ]
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={name}: must be one of {', '.join(OPTIMIZERS)}")
-    # One fused kernel for all tensors; where a device lacks it torch's default is taken.
-    fused = {p.device.type for p in trained} <= {"cpu", "cuda"} and all(p.is_floating_point() for p in trained)
+    # One fused kernel for all tensors, where the device has it. Not with momentum: torch's fused SGD takes momentum
+    # buffers for all tensors or for none, and a rebalancing clears some.
+    fused = {p.device.type for p in trained} <= {"cpu", "cuda"} and not settings.get("momentum")
     return OPTIMIZERS[name]([g for g in groups if g["params"]], lr=lr, fused=fused, **settings)
 
 

@@ -13,40 +13,7 @@ from identcli.config.schema import parse
 from identcli.runs.train import prepare, run
 from identcli.store import checkpoints, events, metrics, record
 from slow_measure import measure
-
-PLAIN = {
-    "name": None,
-    "seed": 7,
-    "steps": 8,
-    "lr": 0.25,
-    "batch_size": 4,
-    "grad_accum": 1,
-    "device": "cpu",
-    "dtype": "float32",
-    "tf32": False,
-    "compile": False,
-    "threads": 1,
-    "clip": 1.0,
-    "model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 8, "dropout": 0.0, "bias": True},
-    "optimizer": {"name": "sgd", "weight_decay": 4e-4, "momentum": 0.0},
-    "schedule": {"warmup": 2, "min_ratio": 0.1},
-    "rebalance": {"mode": "off", "every": 3, "target": "weights", "state": "clear", "circuits": ["qk"]},
-    "collect": {"mode": "full", "every": 2, "circuits": ["qk", "ov"]},
-    "eval": {"every": 4, "batches": 2},
-    "checkpoint": {"every": 0},
-    "data": {"name": "markov", "states": 7, "length": 2000, "concentration": 0.2, "seed": 0},
-}
-ADAMW = {"name": "adamw", "weight_decay": 0.1, "betas": [0.9, 0.99], "eps": 1e-8}
-
-
-def config(**changes):
-    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in PLAIN.items()}
-    for key, value in changes.items():
-        if isinstance(value, dict) and "name" not in value:
-            merged[key] |= value
-        else:
-            merged[key] = value
-    return parse(merged)
+from small_run import ADAMW, config
 
 
 def go(folder, **changes):
@@ -131,7 +98,7 @@ def test_each_rebalancing_leaves_an_event_and_no_row(tmp_path, mode):
         else:
             assert np.array_equal(before, after)
             assert event["output_change"] == 0
-    # The move itself is in no row: update 3 starts at the moved point, where β = 0, so its drift is the β that it leaves.
+    # The move is in no row: update 3 starts at the moved point, where β = 0, so its drift is the β that it leaves.
     row = (heads["step"] == 3) & (heads["circuit"] == "qk")
     starts_balanced = np.allclose(heads["drift"][row], heads["beta"][row], rtol=1e-4)
     assert starts_balanced == (mode == "on")
@@ -166,7 +133,7 @@ def test_a_failure_is_recorded_with_its_reason(tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of everything")
 
-    monkeypatch.setattr("identcli.runs.train.checkpoints.save", broken)
+    monkeypatch.setattr("identcli.runs.session.checkpoints.save", broken)
     outcome = go(tmp_path / "run1", checkpoint={"every": 4})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
     assert record.read_status(tmp_path / "run1")["error"] == "RuntimeError: out of everything"

@@ -1,0 +1,318 @@
+"""A run in the making: its parts, put together, and what happens to them while the loop goes on."""
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from identcli.architecture.errors import UserError
+from identcli.collectors import Collector, attach, every
+from identcli.config.label import label
+from identcli.config.schema import RunConfig
+from identcli.data.batches import Batches, require_windows
+from identcli.data.corpora import load
+from identcli.data.corpus import Corpus
+from identcli.layouts.nanogpt import nanogpt
+from identcli.models.gpt import GPT, GPTConfig
+from identcli.models.weights import load_weights, weights
+from identcli.runs.interruption import Interruption
+from identcli.runs.live import Live
+from identcli.store import checkpoints, events, metrics, record
+from identcli.training.loop import Diverged, Plan, train
+from identcli.training.optimizers import build_optimizer
+from identcli.training.precision import Precision, choose_device
+from identcli.training.rebalancing import Rebalanced, rebalance
+from identcli.training.schedule import WarmupCosine
+
+State = Literal["finished", "failed", "diverged", "interrupted"]
+
+# Beside the weights, what a checkpoint must hold so that training goes on as if it had never stopped.
+PARTS = ("step", "optimizer", "rng", "elapsed_s", "threads", "collector")
+
+logger = logging.getLogger("ident")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `step` updates done, `error` why it did not finish, `exit_code` 0 when it did what was asked."""
+
+    state: State
+    step: int
+    error: str | None = None
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The device and the corpus: what can be wrong with the machine or the data is found before any folder is made."""
+
+    device: torch.device
+    corpus: Corpus
+
+
+def prepare(config: RunConfig) -> Prepared:
+    """Choose the device and load the corpus. UserError: device not there, no data, a part shorter than a window."""
+    device = choose_device(config.device)
+    corpus = load(config.data.model_dump())
+    require_windows(corpus.tokens, config.model.block_size)
+    return Prepared(device, corpus)
+
+
+class Session:
+    """Model, optimizer, data, collector and store of one run. Hears what the loop reports (`training.loop.Events`)."""
+
+    def __init__(self, config: RunConfig, folder: Path, prepared: Prepared, *, bar: bool) -> None:
+        self.config, self.folder = config, folder
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.precision = Precision(prepared.device, getattr(torch, config.dtype), config.tf32)
+        self.precision.apply()
+
+        corpus, sizes = prepared.corpus, config.model
+        self.batches = Batches(corpus.tokens, sizes.block_size, config.batch_size, config.seed, prepared.device)
+        torch.manual_seed(config.seed)
+        self.model = GPT(GPTConfig(len(corpus.vocabulary), **sizes.model_dump())).to(prepared.device)
+        self.parameters = dict(self.model.named_parameters())
+        optimizer = config.optimizer.model_dump()
+        self.optimizer = build_optimizer(parameters=self.model.parameters(), lr=config.lr, **optimizer)
+        self.layout = nanogpt(self.model.config.attention)
+        self.collector = self._collector()
+        self.eval_batches = {
+            split: list(self.batches.eval_batches(split, config.eval.batches)) for split in ("train", "val")
+        }
+        self.tokens_a_step = config.batch_size * config.grad_accum * sizes.block_size
+        self.plan = Plan(
+            steps=config.steps,
+            grad_accum=config.grad_accum,
+            clip=config.clip,
+            rebalance_every=0 if config.rebalance.mode == "off" else config.rebalance.every,
+            eval_every=config.eval.every,
+            checkpoint_every=config.checkpoint.every,
+        )
+        self.step, self.saved = 0, -1
+        self.losses: dict[str, float | None] = {"train_loss": None, "val_loss": None}
+        self.began = time.monotonic()
+        self._bar = bar
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint. UserError names the part that it lacks."""
+        if missing := [part for part in PARTS if part not in state]:
+            raise UserError(f"the checkpoint lacks {', '.join(missing)}: it can't be resumed from")
+        load_weights(self.model, tensors)
+        # Settings come from the config, which may have been changed; what was learned comes from the checkpoint.
+        settings = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": settings})
+        if self.collector:
+            if state["collector"] is None:
+                raise UserError("the checkpoint lacks the collector's state: it was written with collect=off")
+            self.collector.load_state_dict(state["collector"])
+        if not self.config.threads:
+            torch.set_num_threads(state["threads"])
+        self.step = self.saved = state["step"]
+        self.began = time.monotonic() - state["elapsed_s"]
+        torch.set_rng_state(state["rng"]["cpu"])
+        if "cuda" in state["rng"] and self.precision.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng"]["cuda"])
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def train(self, asked: Interruption) -> Outcome:
+        """Run the loop from the state that was reached, and write down how it ended."""
+        config, schedule, start = self.config, self.config.schedule, self.step
+        words = (label(config.to_dict()), config.lr, config.seed, self.precision.device, start)
+        logger.info("%s, lr %g, seed %d, on %s, from step %d", *words)
+        learning_rate = WarmupCosine(config.lr, config.steps, schedule.warmup, schedule.min_ratio)
+        model: Any = torch.compile(self.model) if config.compile else self.model
+        self.writer = metrics.MetricWriter(self.folder, elapsed_s=self.elapsed_s)
+        self.live = Live(self.folder.name, config.steps, self.tokens_a_step, bar=self._bar, start=start)
+        self._write_status("running")
+        outcome: Outcome
+        with self.live:
+            try:
+                reached = train(
+                    model,
+                    self.optimizer,
+                    self.batches.batch,
+                    learning_rate,
+                    self.plan,
+                    self.precision,
+                    self.eval_batches,
+                    self,
+                    start,
+                    lambda state: asked.asked or state == config.stop_at,
+                )
+                outcome = Outcome("finished", reached) if reached == config.steps else self._stopped(reached, asked)
+            except Diverged as diverged:
+                outcome = Outcome("diverged", self.step, str(diverged), 1)
+                events.append(self.folder, {"event": "diverged", "step": diverged.step, "reason": str(diverged)})
+            except KeyboardInterrupt:
+                outcome = Outcome(
+                    "interrupted", self.step, f"interrupted in step {self.step}, without a checkpoint", 130
+                )
+            except Exception as failure:
+                reason = f"{type(failure).__name__}: {failure}".strip().splitlines()[0]
+                outcome = Outcome("failed", self.step, reason, 1)
+                logger.error("%s", traceback.format_exc())
+            self._close(outcome)
+        return outcome
+
+    def _stopped(self, reached: int, asked: Interruption) -> Outcome:
+        """Between two steps, by Ctrl-C or by stop_at: the state is whole, so it is kept."""
+        if self.saved != reached:
+            self.checkpoint(reached)
+        if asked.asked:
+            return Outcome("interrupted", reached, f"interrupted after {reached} of {self.config.steps} steps", 130)
+        return Outcome("interrupted", reached, f"stopped after {reached} of {self.config.steps} steps, by stop_at")
+
+    # What the loop reports.
+
+    def updated(self, step: int, loss: float, lr: float, grad_norm: float) -> None:
+        self.step = step + 1
+        self.losses["train_loss"] = loss
+        tokens = self.step * self.tokens_a_step
+        self.writer.add("train", step, loss=loss, lr=lr, grad_norm=grad_norm, tokens=tokens, elapsed_s=self.elapsed_s)
+        self.live.updated(self.step, loss)
+        if self.writer.maybe_flush():
+            self._write_status("running")
+
+    def rebalance(self, state: int) -> None:
+        settings = self.config.rebalance
+        if settings.mode == "off":
+            return
+        before = self._probe()
+        done = rebalance(
+            self.parameters,
+            self.optimizer,
+            self.layout,
+            settings.circuits,
+            mode=settings.mode,
+            target=settings.target,
+            state=settings.state,
+        )
+        change = {
+            "output_change": (self._probe() - before).abs().max().item(),
+            "output_scale": before.abs().max().item(),
+        }
+        for circuit in done:
+            events.append(self.folder, {"step": state, **circuit.as_event(), **change})
+        self.live.say(f"step {state}: {_in_words(done, change['output_change'])}")
+
+    def evaluated(self, state: int, losses: dict[str, float]) -> None:
+        for split, loss in losses.items():
+            self.writer.add("eval", state, split=split, loss=loss)
+        self.losses["val_loss"] = losses["val"]
+        self.live.validated(losses["val"])
+        logger.info("step %d: train %.4f, val %.4f", state, losses["train"], losses["val"])
+
+    def checkpoint(self, state: int) -> None:
+        self.writer.flush()
+        checkpoints.save(self.folder, state, weights(self.model), self._state(state))
+        self.saved = state
+        events.append(self.folder, {"event": "checkpoint", "step": state})
+        self._write_status("running")
+
+    # The rest.
+
+    def _collector(self) -> Collector | None:
+        settings = self.config.collect
+        if settings.mode == "off":
+            return None
+        return attach(
+            self.optimizer,
+            self.parameters,
+            self.layout,
+            circuits=settings.circuits,
+            when=every(settings.every, last=self.config.steps - 1),
+            sink=lambda table, step, columns: self.writer.add(table, step, **columns),
+        )
+
+    @torch.no_grad()
+    def _probe(self) -> Tensor:
+        """Logits on one fixed batch, without dropout, to see what a rebalancing changes."""
+        was_training = self.model.training
+        logits, _ = self.model.eval()(self.eval_batches["val"][0][0])
+        self.model.train(was_training)
+        return logits
+
+    def _state(self, step: int) -> dict[str, Any]:
+        """The PARTS of a checkpoint."""
+        rng = {"cpu": torch.get_rng_state()}
+        if self.precision.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state()
+        return {
+            "step": step,
+            "optimizer": self.optimizer.state_dict(),
+            "rng": rng,
+            "elapsed_s": self.elapsed_s,
+            "threads": torch.get_num_threads(),
+            "collector": self.collector.state_dict() if self.collector else None,
+        }
+
+    def _write_status(self, state: str, error: str | None = None) -> None:
+        record.write_status(
+            self.folder,
+            state=state,
+            step=self.step,
+            steps=self.config.steps,
+            **self.losses,
+            elapsed_s=self.elapsed_s,
+            error=error,
+        )
+
+    def _close(self, outcome: Outcome) -> None:
+        if self.collector:
+            self.collector.detach()
+        self.writer.close()
+        if outcome.state == "diverged":
+            # What an accelerator measured before the host noticed. The evaluation of state `step` is of good weights.
+            metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
+        self._write_status(outcome.state, outcome.error)
+        losses = [f"{name.replace('_loss', '')} {loss:.4f}" for name, loss in self.losses.items() if loss is not None]
+        ended = outcome.error or f"finished {self.step} steps in {self.elapsed_s:.0f} s: {', '.join(losses)}"
+        self.live.say(ended)
+
+
+def begin(config: RunConfig, folder: Path, command: Sequence[str], prepared: Prepared) -> None:
+    """Write down what is going to run, and on what, before step 0."""
+    plain = config.to_dict()
+    record.write_config(folder, plain)
+    record.write_environment(folder, environment(command, prepared))
+    record.write_vocabulary(folder, prepared.corpus.vocabulary.to_list())
+    record.write_status(folder, state="running", step=0, steps=config.steps, config_hash=record.config_hash(plain))
+
+
+def environment(command: Sequence[str], prepared: Prepared) -> dict[str, Any]:
+    """What environment.json says beside the machine and the versions."""
+    device = prepared.device
+    facts: dict[str, Any] = {
+        "command": list(command),
+        "device": str(device),
+        "torch_threads": torch.get_num_threads(),
+        "data": prepared.corpus.facts,
+    }
+    if device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def _in_words(done: Sequence[Rebalanced], output_change: float) -> str:
+    if done[0].mode == "state_only":
+        return "optimizer state cleared, weights left as they are"
+    moved = (
+        f"{each.circuit} rebalanced, largest β {_largest(each.beta_before):.3g} → {_largest(each.beta_after):.1g}"
+        for each in done
+    )
+    return f"{'; '.join(moved)}; outputs move by {output_change:.1g}"
+
+
+def _largest(betas: list[list[float]]) -> float:
+    return max(max(row) for row in betas)
