@@ -108,9 +108,17 @@ class Run:
         biases = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias"), model["bias"])
         return Attention(model["n_layer"], heads, heads, model["n_embd"], size, size, **biases)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its config without what decides nothing: where it ran, and how a rebalancing that is off would go."""
+        kept = {key: value for key, value in self.config.items() if key not in INCIDENTAL}
+        if kept and kept["rebalance"]["mode"] == "off":
+            kept["rebalance"] = {"mode": "off"}
+        return kept
+
     def identity(self, *ignored: str) -> str:
         """A text that is equal for two runs exactly when their settings are, but for the ignored top-level keys."""
-        kept = {key: value for key, value in self.config.items() if key not in (*INCIDENTAL, *ignored)}
+        kept = {key: value for key, value in self.settings.items() if key not in ignored}
         return json.dumps(kept or [str(self.path)], sort_keys=True, default=str)
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:

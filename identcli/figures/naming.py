@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from identcli.figures.data import INCIDENTAL, Run
+from identcli.figures.data import Run
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
@@ -20,18 +20,18 @@ def titles(runs: Sequence[Run]) -> list[str]:
 
 
 def _difference(run: Run, alike: Sequence[Run]) -> str:
-    settings = [dict(_flat(other.config)) for other in alike]
-    mine = dict(_flat(run.config))
+    settings = [dict(_flat(other.settings)) for other in alike]
+    mine = dict(_flat(run.settings))
     differing = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
-    if not differing:
+    # A title speaks for all seeds, unless nothing but the seed is different.
+    telling = [key for key in differing if key != "seed"] or differing
+    if not telling:
         return f", {run.path.name}"
-    return "".join(f", {key}={mine[key]}" for key in differing)
+    return "".join(f", {key}={mine[key]}" for key in telling)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
-        if not prefix and key in INCIDENTAL:
-            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:

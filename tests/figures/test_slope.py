@@ -54,14 +54,14 @@ def test_fit_equals_a_generic_least_squares() -> None:
 def test_the_interval_covers_in_nineteen_of_twenty_trials_and_a_normal_quantile_would_not() -> None:
     rng = np.random.default_rng(1)
     x = [0.5, 0.25, 0.125, 0.0625]
-    trials, covered, naive = 2000, 0, 0
+    trials, covered, naive = 1000, 0, 0
     for _ in range(trials):
         fit = power_law(x, list(np.array(x) ** 2 * np.exp(0.5 * rng.standard_normal(4))))
         assert fit is not None
         covered += fit.low <= 2 <= fit.high
         naive += abs(fit.exponent - 2) <= (fit.high - fit.exponent) * 1.96 / student_quantile(0.95, 2)
-    # The standard error of a share of 0.95 in 2,000 trials is 0.005: four of them.
-    assert covered / trials == pytest.approx(0.95, abs=0.02)
+    # The standard error of a share of 0.95 in 1,000 trials is 0.007: four of them.
+    assert covered / trials == pytest.approx(0.95, abs=0.028)
     assert naive / trials < 0.85
 
 
