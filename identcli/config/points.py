@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from identcli.config.schema import RunConfig
 
+_FRAME = "'\"[](){} "  # what stands around a value in Hydra's grammar
+
 
 @dataclass(frozen=True)
 class Point:
@@ -39,7 +41,11 @@ def key_of(word: str) -> str:
 
 def folder_name(overrides: Sequence[str]) -> str:
     """`case-sgd_lr-0.5` for `case=sgd lr=0.5`: no character that a shell, a file system or Hydra minds."""
-    words = [re.sub(r"[^\w.+\-]+", "-", word.replace("=", "-")).strip("-.+") for word in overrides]
+    words = []
+    for word in overrides:
+        key, _, value = word.lstrip("+").partition("=")
+        words.append(f"{key}-{value.strip(_FRAME)}" if value else key)
+    words = [re.sub(r"[^\w.+\-]+", "-", word).strip("-.") for word in words]
     return "_".join(words) or "base"
 
 

@@ -86,17 +86,24 @@ def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
         return Many([*given, *(str(override.input_line) for override in typed.swept.values())], [], name, folder)
 
 
-def to_show(words: Sequence[str], user_folder: Path | None = None, *, sweep: bool = False) -> list[str]:
-    """The overrides of a config that shall only be shown (`--cfg`). What a sweep varies is left out."""
+def to_show(
+    words: Sequence[str], user_folder: Path | None = None, *, sweep: bool = False, package: str | None = None
+) -> list[str]:
+    """The overrides of a config that shall only be shown (`--cfg`). What a sweep varies is left out.
+
+    Values are not checked: one may want to look at a config to see what is wrong with it.
+    """
     with _hydra(user_folder) as loader:
         typed = overrides.read(words, loader)
         if not sweep:
             typed.errors += [overrides.several_values(override) for override in typed.swept.values()]
         given = list(typed.fixed.values())
         try:
-            _composed(given)
+            composed = _composed(given)
         except ConfigErrors as wrong:
             raise typed.with_more(wrong.messages) from None
+        if package not in (None, "_global_") and OmegaConf.select(composed, str(package)) is None:
+            typed.errors.append(f"--package {package}: no such part of the config")
         if typed.errors:
             raise ConfigErrors(typed.errors)
         return [overrides.forced(word) for word in given]

@@ -1,0 +1,46 @@
+"""A config from elsewhere can't run code."""
+
+import pytest
+import yaml
+
+from identcli.config import security
+from identcli.config.errors import ConfigErrors
+from identcli.config.preflight import many, single
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("hydra: {callbacks: {x: {_target_: pathlib.Path.write_text}}}", "hydra.callbacks.x._target_"),
+        ("hydra: {callbacks: {x: '${oc.create:{_target_: os.system}}'}}", "hydra.callbacks.x"),
+        ("hydra: {sweeper: {_target_: os.system}}", "hydra.sweeper._target_"),
+        ("hydra: {sweeper: {list: [{_target_: os.system}]}}", "hydra.sweeper.list[0]._target_"),
+        ("hydra: {job_logging: {handlers: {h: {(): os.system}}}}", "hydra.job_logging.handlers.h.()"),
+        ("hydra: {job_logging: {handlers: {h: {class: subprocess.Popen}}}}", "hydra.job_logging.handlers.h.class"),
+        ("hydra: {hydra_logging: {handlers: {h: {stream: 'ext://os.sep'}}}}", "hydra.hydra_logging.handlers.h.stream"),
+        ("model: {_target_: os.system}", "model._target_"),
+    ],
+)
+def test_what_names_code_is_refused(text, place):
+    [line] = security.refused(yaml.safe_load(text))
+    assert line.startswith(f"{place}: refused, for a config may not name code to call (")
+
+
+@pytest.mark.parametrize("check", [single, many])
+def test_a_users_yaml_is_looked_at(tmp_path, check):
+    (tmp_path / "experiment").mkdir()
+    evil = "# @package _global_\nhydra: {callbacks: {x: {_target_: pathlib.Path.write_text, self: written}}}\n"
+    (tmp_path / "experiment/evil.yaml").write_text(evil)
+    with pytest.raises(ConfigErrors, match="hydra.callbacks.x._target_: refused"):
+        check(["experiment=evil"], tmp_path)
+
+
+def test_points_of_a_sweep_are_looked_at_too():
+    with pytest.raises(ConfigErrors, match="refused, for a config may not name code"):
+        many(["+hydra.callbacks.x={_target_: os.system}"])
+
+
+def test_installed_launchers_pass():
+    allowed = {"launcher": {"_target_": "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"}}
+    assert security.refused({"hydra": allowed}) == []
+    assert security.refused({"hydra": {"callbacks": allowed["launcher"]}}) != [], "and only in their place"
