@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from identcli.architecture.errors import UserError
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[OVERRIDES]...", help="key=value in Hydra's grammar: lr=0.1, model.n_layer=2, case=sgd"),
@@ -43,21 +45,21 @@ def shown(
     for flag, value in (("--cfg", cfg), ("--info", info)):
         if value is not None:
             if value not in _CHOICES[flag]:
-                raise typer.BadParameter(f"{flag} {value}: must be one of {', '.join(_CHOICES[flag])}")
+                raise UserError(f"{flag} {value}: must be one of {', '.join(_CHOICES[flag])}")
             flags += [flag, value]
     if not flags:
         if package is not None or resolve:
-            raise typer.BadParameter("--package and --resolve go with --cfg")
+            raise UserError("--package and --resolve go with --cfg")
         return False
     if len(flags) > 2:
-        raise typer.BadParameter("--cfg and --info: choose one")
+        raise UserError("--cfg and --info: choose one")
     flags += ["--package", package] if package is not None else []
     flags += ["--resolve"] if resolve else []
 
     from identcli.config import launch
     from identcli.config.preflight import to_show
 
-    launch.show(flags, to_show(words, config_dir, sweep=sweep), config_dir)
+    launch.show(flags, to_show(words, config_dir, sweep=sweep, package=package), config_dir)
     return True
 
 

@@ -26,7 +26,7 @@ def plot(
     """
     chosen = [*(paths or []), *([newest()] if latest else [])]
     if not chosen:
-        raise typer.BadParameter("which runs? Name a path, or say --latest")
+        raise UserError("which runs? Name a path, or say --latest")
 
     from identcli.figures import draw
 
