@@ -6,13 +6,14 @@ from typing import Literal
 from identcli.architecture.errors import UserError
 from identcli.architecture.groups import Group, RotaryStyle
 
-Circuit = Literal["qk", "ov"]
+Circuit = Literal["qk", "ov", "lora"]
 
 # The role tensors of each circuit in the order (A, B, bias of A, bias of B); W_O stands for its transpose,
-# per head.
+# per head. lora_B stands for its transpose too; a low-rank adapter has no bias that moves.
 ROLES: dict[Circuit, tuple[str, str, str, str | None]] = {
     "qk": ("W_Q", "W_K", "b_Q", "b_K"),
     "ov": ("W_V", "W_O", "b_V", None),
+    "lora": ("lora_A", "lora_B", "lora_bias", None),
 }
 
 

@@ -19,7 +19,8 @@ class Place:
     """Head h of a role is `size` rows from start + h·stride on, in the tensor `name`.
 
     name: "{layer}" in it stands for the layer's number. axis: 0 when the heads lie on the tensor's rows, 1 when on its
-    columns (an output matrix, or GPT-2's Conv1D).
+    columns (an output matrix, or GPT-2's Conv1D). run: when heads come in runs of `together`, with other rows between
+    the runs, head h starts at start + (h // together)·run + (h % together)·stride.
     """
 
     name: str
@@ -28,18 +29,36 @@ class Place:
     size: int
     stride: int
     axis: int = 0
+    together: int = 0
+    run: int = 0
 
     def view(self, tensor: Tensor) -> Tensor:
         """The role as a view of `tensor`: (heads, size, E) of a matrix, (heads, size) of a vector.
 
+        With runs the heads' axis is two: (heads / together, together, size, E), since one stride can't reach them all.
         Writing to the view writes to the tensor.
         """
         rows = tensor if self.axis == 0 else tensor.transpose(0, 1)
-        span = (self.heads - 1) * self.stride + self.size
-        if rows.shape[0] < self.start + span:
-            raise UserError(f"{self.name}: has {rows.shape[0]} rows, the layout needs {self.start + span}")
-        windows = rows.narrow(0, self.start, span).unfold(0, self.size, self.stride)
-        return windows if rows.ndim == 1 else windows.transpose(1, 2)
+        if rows.shape[0] < self.start + self.span:
+            raise UserError(f"{self.name}: has {rows.shape[0]} rows, the layout needs {self.start + self.span}")
+        rows = rows.narrow(0, self.start, self.span)
+        if not self.together:
+            windows = rows.unfold(0, self.size, self.stride)
+            return windows if rows.ndim == 1 else windows.transpose(1, 2)
+        windows = rows.unfold(0, self._run_span, self.run)
+        windows = windows.unfold(-1, self.size, self.stride)
+        return windows if rows.ndim == 1 else windows.permute(0, 2, 3, 1)
+
+    @property
+    def span(self) -> int:
+        """Rows from the first head's first to the last head's last."""
+        if not self.together:
+            return (self.heads - 1) * self.stride + self.size
+        return (self.heads // self.together - 1) * self.run + self._run_span
+
+    @property
+    def _run_span(self) -> int:
+        return (self.together - 1) * self.stride + self.size
 
 
 @dataclass(frozen=True)
@@ -69,7 +88,7 @@ class Layout:
                     some = ", ".join(list(tensors)[:3])
                     raise UserError(f"no tensor {name!r} in the model, so the layout doesn't fit; it has {some}, …")
                 view = self.places[role].view(tensors[name])
-                if view.ndim == 3 and view.shape[-1] != self.attention.embedding:
+                if tensors[name].ndim == 2 and view.shape[-1] != self.attention.embedding:
                     width, needed = view.shape[-1], self.attention.embedding
                     raise UserError(f"{name}: the embedding is {width} there, the layout needs {needed}")
 
@@ -87,6 +106,8 @@ def read(
     for role in layout.roles(circuit):
         place = layout.places[role]
         views = [place.view(get(name).detach()) for name in layout.names(role)]
+        if place.together:
+            views = [view.flatten(0, 1) for view in views]
         # Move first and widen after: a device without float64 can still be read on the CPU.
         roles[role] = torch.stack(views).to(device=device).to(dtype)
     return roles
@@ -97,4 +118,5 @@ def write(layout: Layout, tensors: Mapping[str, Tensor], roles: Mapping[str, Ten
     """Write roles back in place, rounded to each tensor's dtype; all other entries keep their bits."""
     for role, values in roles.items():
         for name, value in zip(layout.names(role), values, strict=True):
-            layout.places[role].view(tensors[name]).copy_(value)
+            view = layout.places[role].view(tensors[name])
+            view.copy_(value.reshape(view.shape))

@@ -46,11 +46,13 @@ def gather(family: PairFamily, roles: Mapping[str, Tensor]) -> Pair:
 def scatter(family: PairFamily, pair: Pair) -> dict[str, Tensor]:
     """The inverse of `gather`: role tensors (L, heads, D, E) and (L, heads, D)."""
     name_A, name_B, name_a, name_b = ROLES[family.circuit]
-    roles = {name_A: _apart(pair.A, family.width), name_B: _apart(pair.B, family.width)}
+    # Which side holds several heads; the widths of the two sides may differ (a latent key has one of its own).
+    of_A, of_B = (family.heads_per_group, 1) if family.circuit == "qk" else (1, family.heads_per_group)
+    roles = {name_A: _apart(pair.A, of_A), name_B: _apart(pair.B, of_B)}
     if pair.a is not None:
-        roles[name_a] = _apart(pair.a, 1).squeeze(-1)
+        roles[name_a] = _apart(pair.a, of_A).squeeze(-1)
     if pair.b is not None and name_b is not None:
-        roles[name_b] = _apart(pair.b, 1).squeeze(-1)
+        roles[name_b] = _apart(pair.b, of_B).squeeze(-1)
     return roles
 
 
@@ -61,10 +63,10 @@ def _side_by_side(family: PairFamily, heads: Tensor) -> Tensor:
     return grouped.transpose(2, 3).reshape(layers, family.groups, rows, -1)
 
 
-def _apart(joined: Tensor, width: int) -> Tensor:
+def _apart(joined: Tensor, heads: int) -> Tensor:
     """(L, G, D, m·E) -> (L, G·m, D, E)."""
     layers, groups, rows, _ = joined.shape
-    return joined.reshape(layers, groups, rows, -1, width).transpose(2, 3).reshape(layers, -1, rows, width)
+    return joined.reshape(layers, groups, rows, heads, -1).transpose(2, 3).reshape(layers, groups * heads, rows, -1)
 
 
 def augmented(group: Group, pair: Pair) -> Pair:
