@@ -67,7 +67,25 @@ def transposed() -> tuple[Layout, dict[str, Tensor]]:
     return Layout(FUSED, places), tensors
 
 
-LAYOUTS = {"separate": separate, "interleaved": interleaved, "transposed": transposed}
+def in_runs() -> tuple[Layout, dict[str, Tensor]]:
+    """Fused group by group as in InternLM2: a group's two queries, then its key, then its value."""
+    places = {
+        "W_Q": Place("{layer}.qkv.weight", 0, 4, D, D, together=2, run=4 * D),
+        "b_Q": Place("{layer}.qkv.bias", 0, 4, D, D, together=2, run=4 * D),
+        "W_O": Place("{layer}.o.weight", 0, 4, D, D, axis=1),
+    }
+    for part, letter in ((2, "K"), (3, "V")):
+        places[f"W_{letter}"] = Place("{layer}.qkv.weight", part * D, 2, D, 4 * D)
+        places[f"b_{letter}"] = Place("{layer}.qkv.bias", part * D, 2, D, 4 * D)
+    tensors = {}
+    for layer in range(2):
+        tensors[f"{layer}.qkv.weight"] = normal(8 * D, E, seed=layer)
+        tensors[f"{layer}.qkv.bias"] = normal(8 * D, seed=layer + 10)
+        tensors[f"{layer}.o.weight"] = normal(E, 4 * D, seed=layer + 20)
+    return Layout(FACTS, places), tensors
+
+
+LAYOUTS = {"in_runs": in_runs, "separate": separate, "interleaved": interleaved, "transposed": transposed}
 everywhere = pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
 Make = Callable[[], tuple[Layout, dict[str, Tensor]]]
 
@@ -111,6 +129,24 @@ def test_heads_on_the_columns() -> None:
             columns = tensors[f"{layer}.qkv.weight"].reshape(E, 3, 3, D)[:, part]
             assert torch.equal(roles[f"W_{letter}"][layer], columns.permute(1, 2, 0))
         assert torch.equal(roles["W_O"][layer], tensors[f"{layer}.o.weight"].reshape(3, D, E))
+
+
+def test_heads_in_runs() -> None:
+    layout, tensors = in_runs()
+    roles = read(layout, "qk", tensors) | read(layout, "ov", tensors)
+    for layer in range(2):
+        blocks = tensors[f"{layer}.qkv.weight"].reshape(2, 4, D, E)
+        biases = tensors[f"{layer}.qkv.bias"].reshape(2, 4, D)
+        assert torch.equal(roles["W_Q"][layer], blocks[:, :2].flatten(0, 1))
+        assert torch.equal(roles["b_Q"][layer], biases[:, :2].flatten(0, 1))
+        assert torch.equal(roles["W_K"][layer], blocks[:, 2])
+        assert torch.equal(roles["W_V"][layer], blocks[:, 3])
+    # The same on the columns.
+    place = Place("w", 0, 4, D, D, axis=1, together=2, run=4 * D)
+    weight = tensors["0.qkv.weight"]
+    assert torch.equal(place.view(weight.T).flatten(0, 1), roles["W_Q"][0])
+    with pytest.raises(UserError, match=f"w: has {6 * D - 1} rows, the layout needs {6 * D}"):
+        place.view(weight[: 6 * D - 1].T)
 
 
 @everywhere
@@ -226,6 +262,16 @@ def test_the_first_tensor_that_is_missing_is_named() -> None:
     with pytest.raises(UserError, match=r"no tensor '1\.k\.weight' in the model.*it has 0\.q\.weight"):
         layout.check(tensors, "qk")
     layout.check(tensors, "ov")
+
+
+@everywhere
+def test_tensors_of_another_width_are_refused(make: Make) -> None:
+    layout, tensors = make()
+    name = layout.names("W_O")[0]
+    axis = 1 - layout.places["W_O"].axis
+    tensors[name] = torch.cat([tensors[name], tensors[name].narrow(axis, 0, 1)], dim=axis)
+    with pytest.raises(UserError, match=rf"{name}: the embedding is {E + 1} there, the layout needs {E}"):
+        layout.check(tensors, "ov")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import CASES, GROUPS, Case, attention, normal, random_roles
-from identcli.architecture.pairs import ROLES
+from identcli.architecture.pairs import ROLES, Circuit
 from identcli.symmetry.pair import (
     Pair,
     augmented,
@@ -61,6 +61,18 @@ def test_each_bias_is_there_on_its_own(biases: str, has_a: bool, has_b: bool) ->
     pair = gather(facts.pair("qk"), roles)
     assert (pair.a is not None, pair.b is not None) == (has_a, has_b)
     assert scatter(facts.pair("qk"), pair).keys() == {"W_Q", "W_K"} | ({f"b_{biases.upper()}"} - {"b_V"})
+
+
+@pytest.mark.parametrize("circuit", ["qk", "ov"])
+def test_the_two_sides_may_have_columns_of_their_own(circuit: Circuit) -> None:
+    """A latent key (or value) reads fewer inputs than the queries (or outputs) that share it."""
+    family = attention(4, 2).pair(circuit)
+    name_A, name_B, name_a, _ = ROLES[circuit]
+    heads_A, heads_B = (4, 2) if circuit == "qk" else (2, 4)
+    roles = {name_A: normal(2, heads_A, 6, 9), name_B: normal(2, heads_B, 6, 4), name_a: normal(2, heads_A, 6)}
+    back = scatter(family, gather(family, roles))
+    assert back.keys() == roles.keys()
+    assert all(torch.equal(back[role], roles[role]) for role in roles)
 
 
 @pytest.mark.parametrize("name", GROUPS)
