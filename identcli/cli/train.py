@@ -1,7 +1,8 @@
 """`ident train`: one run."""
 
 import contextlib
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,6 +17,9 @@ def train(
     package: Package = None,
     resolve: Resolve = False,
     info: Info = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Go on with this run at its newest checkpoint.")
+    ] = None,
 ) -> None:
     """Train once and measure. Prints the run's folder: outputs/run1, run2, … or outputs/NAME.
 
@@ -25,6 +29,7 @@ def train(
       ident train optimizer=sgd lr=0.1 name=first
       ident train case=adamw_rebalanced rebalance.every=100 collect=full
       ident train data=text data.path=poems.txt --cfg job
+      ident train --resume outputs/run1 steps=1000
 
     \b
     Groups: scale=demo|cpu|paper  case=sgd|sgd_decay|adamw|adamw_rebalanced|adamw_state_only
@@ -34,6 +39,9 @@ def train(
     words = overrides or []
     if shown(words, config_dir, cfg, package, resolve, info, sweep=False):
         return
+
+    if resume is not None:
+        _resume(resume, words, config_dir)
 
     from identcli.config import launch
     from identcli.config.preflight import single
@@ -60,3 +68,20 @@ def train(
             folder.rmdir()
         raise
     raise typer.Exit(outcomes[0].exit_code)
+
+
+def _resume(run: Path, words: list[str], config_dir: Path | None) -> NoReturn:
+    if config_dir is not None:
+        raise UserError("--config-dir: a resumed run has its config already")
+
+    from identcli.config.preflight import changes
+    from identcli.store.folder import one_run
+
+    one_run(run)
+    wanted = changes(words)
+
+    from identcli.runs.resume import resume
+
+    outcome = resume(run, wanted, [*command_line("train", words, None), "--resume", str(run)])
+    typer.echo(run)
+    raise typer.Exit(outcome.exit_code)

@@ -83,7 +83,7 @@ def read(words: Iterable[str], loader: ConfigLoader) -> Typed:
             typed.errors.append(_not_an_override(word))
             continue
         key = override.key_or_group
-        choices = [] if "." in key else loader.get_group_options(key, ObjectType.CONFIG)
+        choices = loader.get_group_options(key, ObjectType.CONFIG) if key in groups or "/" in key else []
         typed.fixed.pop(key, None)
         typed.swept.pop(key, None)
         if (choices or "/" in key) and (wrong := _wrong_choices(override, choices)):

@@ -109,6 +109,21 @@ def to_show(
         return [overrides.forced(word) for word in given]
 
 
+def changes(words: Sequence[str]) -> dict[str, Any]:
+    """The single keys and values that a resumed run is to change. ConfigErrors for anything else."""
+    with _hydra(None) as loader:
+        typed = overrides.read(words, loader)
+        typed.errors += [overrides.several_values(override) for override in typed.swept.values()]
+        wanted: dict[str, Any] = {}
+        for key, word in typed.fixed.items():
+            if word.startswith("~") or "hydra" in key or loader.get_group_options(key):
+                typed.errors.append(f"{word}: a run is resumed with the choices it began with; single keys may change")
+            wanted[key] = overrides.parse(word).value()
+        if typed.errors:
+            raise ConfigErrors(typed.errors)
+        return wanted
+
+
 def _points(typed: overrides.Typed, sweeper: dict[str, Any], loader: ConfigLoader) -> list[points.Point]:
     params = {key: value for key, value in (sweeper["params"] or {}).items() if key not in typed.keys}
     swept, errors = {}, []

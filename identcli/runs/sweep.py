@@ -3,11 +3,12 @@
 import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,11 +126,16 @@ def _settle(folder: Path, patience_s: float = 5.0) -> None:
         if not is_run(entry):
             continue
         status = record.read_status(entry)
-        while status["state"] == "running" and is_alive(int(status["pid"])) and time.monotonic() < deadline:
+        while _runs_elsewhere(status) and time.monotonic() < deadline:
             time.sleep(0.05)
             status = record.read_status(entry)
         if status["state"] == "running":
             record.write_status(entry, state="interrupted", error=f"interrupted after {status.get('step')} steps")
+
+
+def _runs_elsewhere(status: Mapping[str, Any]) -> bool:
+    pid = int(status["pid"])
+    return status["state"] == "running" and pid != os.getpid() and is_alive(pid)
 
 
 @contextlib.contextmanager

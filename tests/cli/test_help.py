@@ -1,0 +1,67 @@
+"""`ident --help` answers at once, every command teaches, and wrong usage is one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from identcli import __version__
+from identcli.cli.app import answer
+
+HEAVY = ("torch", "matplotlib", "hydra", "omegaconf", "pydantic", "pyarrow", "numpy", "rich", "yaml")
+COMMANDS = [
+    ["train"],
+    ["sweep"],
+    ["plot"],
+    ["sample"],
+    ["runs"],
+    ["verify", "lemmas"],
+    ["data", "prepare"],
+    ["data", "status"],
+]
+
+
+def test_help_imports_nothing_heavy():
+    line = "import sys; from identcli.cli.app import answer; sys.exit(answer(['--help']))"
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", line], capture_output=True, text=True, check=True)
+    imported = {row.rsplit("|", 1)[-1].strip().partition(".")[0] for row in done.stderr.splitlines()}
+    assert "typer" in imported, "the list of imports was read"
+    assert imported.isdisjoint(HEAVY)
+    assert all(command[0] in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_teaches_by_examples(command, capsys):
+    assert answer([*command, "--help"]) == 0
+    examples = capsys.readouterr().out.partition("Examples:")[2]
+    assert examples.count(f"ident {' '.join(command)}") >= 2
+
+
+def test_version(capsys):
+    assert answer(["--version"]) == 0
+    assert capsys.readouterr().out == f"ident {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["trian"], "error: no such command 'trian'. Did you mean 'train'?"),
+        (["train", "--experimental-rerun", "x.pickle"], "error: no such option: --experimental-rerun"),
+        (["train", "--resolve"], "error: --package and --resolve go with --cfg"),
+        (["train", "--cfg", "jbo"], "error: --cfg jbo: must be one of job, hydra, all"),
+        (["train", "--cfg", "job", "--package", "nope"], "error: --package nope: no such part of the config"),
+        (["train", "--config-dir", "nowhere"], "error: --config-dir nowhere: no such folder"),
+        (["plot"], "error: which runs? Name a path, or say --latest"),
+        (["plot", "--latest"], "error: outputs: no run there yet: ident train makes one"),
+        (["runs", "nowhere"], "error: nowhere: no such folder"),
+        (["sample", "nowhere"], "error: nowhere: no such folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line(words, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert answer(words) == 2
+    said = capsys.readouterr()
+    assert said.err == f"{line}\n"
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
