@@ -147,6 +147,9 @@ def test_heads_in_runs() -> None:
     assert torch.equal(place.view(weight.T).flatten(0, 1), roles["W_Q"][0])
     with pytest.raises(UserError, match=f"w: has {6 * D - 1} rows, the layout needs {6 * D}"):
         place.view(weight[: 6 * D - 1].T)
+    # Gaps between the heads of a run as well as between the runs: 0 1, 5 6, then 11 12, 16 17.
+    rows = Place("w", 0, 4, 2, 5, together=2, run=11).view(torch.arange(18))
+    assert rows.tolist() == [[[0, 1], [5, 6]], [[11, 12], [16, 17]]]
 
 
 @everywhere
