@@ -12,7 +12,9 @@ from identcli.architecture.errors import UserError
 def plot(
     paths: Annotated[list[Path] | None, typer.Argument(help="Runs, sweeps, or folders of runs.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the figures; else PATH/figures.")] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this figure: fig2, fig3 or fig4.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this figure: 2, 3, 4 or intervals. Again for more.")
+    ] = None,
     latest: Annotated[bool, typer.Option("--latest", help="The newest run or sweep in outputs/.")] = False,
 ) -> None:
     """Draw the figures that the stored runs allow, as PNG and PDF, and print where they are.
@@ -20,7 +22,7 @@ def plot(
     \b
     Examples:
       ident plot outputs/run1
-      ident plot outputs/sweep1 --only fig4
+      ident plot outputs/sweep1 --only 4
       ident plot outputs/run1 outputs/run2 --out figures
       ident plot --latest
     """

@@ -54,6 +54,7 @@ def test_version(capsys):
         (["plot"], "error: which runs? Name a path, or say --latest"),
         (["plot", "--latest"], "error: outputs: no run there yet: ident train makes one"),
         (["runs", "nowhere"], "error: nowhere: no such folder"),
+        (["plot", "nowhere"], "error: nowhere: no such folder"),
         (["sample", "nowhere"], "error: nowhere: no such folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
