@@ -24,7 +24,7 @@ demo: $(STAMP)  ## run the paper's cases and its learning-rate sweep at demo siz
 	$(BIN)/ident plot --latest
 
 test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 check: $(STAMP)  ## ruff, types, and the floors of the house
 	$(BIN)/ruff check .

@@ -27,8 +27,8 @@ def balance(group: Group, pair: Pair) -> Balance:
     Rotated pair of rows: the scale (|v|²/|u|²)^¼, no rotation: every balanced point has that scale, angle 0 is nearest.
 
     Where the product BᵀA has lost rank (σ_min ≤ D·ε·σ_max; also D > E) the orbit has in general no balanced point, only
-    a limit outside it. Such a pair is left as it is: S = 1 and `exists` is False. The same holds for a rotated pair of
-    rows that is zero on one side.
+    a limit outside it. Such a block of unrotated rows is left as it is, S = 1 there, and so is a rotated pair of rows
+    that is zero on one side; the other rows are balanced all the same. `exists` is False for a pair with any such part.
 
     Bias columns that are not inside A and B take no part here; the move carries them along (see `act`).
     """

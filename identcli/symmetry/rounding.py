@@ -9,19 +9,24 @@ from identcli.symmetry.pair import Pair, plain_rows
 
 def rounding_variance(weights: Tensor, stored_as: torch.dtype) -> Tensor:
     """ulp²/12 of each weight: the variance of rounding to the nearest number of `stored_as`. Zero is exact."""
-    _, exponent = torch.frexp(weights.abs())
+    _, exponent = torch.frexp(weights)
     ulp = torch.finfo(stored_as).eps * torch.exp2((exponent - 1).to(weights.dtype))
     return torch.where(weights == 0, 0, ulp.square() / 12)
 
 
 def share_floor(variance: Pair, isotropic_share: float, update_energy: Tensor) -> Tensor:
-    """The ρ (…) that rounding alone would give: Σ ulp²/12 · (isotropic mean) / ‖update‖². A zero update gives NaN."""
+    """The ρ (…) that rounding alone would give: Σ ulp²/12 · (isotropic mean) / ‖update‖². A zero update gives NaN.
+
+    Rounding is not quite isotropic: it is larger on larger weights, and so along the orbit. The true floor is up to
+    1 + 2/D times this one for GL(D), up to twice for rotated pairs of rows, and equal where all weights share a
+    spacing.
+    """
     noise = variance.A.sum((-2, -1)) + variance.B.sum((-2, -1))
     return noise * isotropic_share / update_energy
 
 
 def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
-    """The standard deviation (…) of the charge's norm when only rounding moves the weights.
+    """The root mean square (…) of ‖change of the charge‖ when only rounding moves the weights.
 
     With independent errors of variance v_ie on W_ie, E‖δ(WWᵀ)‖² = 2 Σ_e (Σ_i v_ie)(Σ_j W_je²) + 2 Σ_ie v_ie W_ie² to
     first order, summed over A and B; a rotated pair of rows has E δ(|u|²)² = 4 Σ v W² over its two rows.
