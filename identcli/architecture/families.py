@@ -348,8 +348,8 @@ def _ends(architecture: Architecture, outputs: Outputs, eps: bool) -> Iterator[F
         for stack in architecture.stacks:
             scales = _stream_scales(architecture, stack)
             if scales:
-                text = Formula(scales, {"L": stack.layers})
-                yield Family("residual_scale", stack.name, "positive scales, exact at ε = 0", text)
+                formula = Formula(scales, {"L": stack.layers})
+                yield Family("residual_scale", stack.name, "positive scales, exact at ε = 0", formula)
 
 
 def _inputs(architecture: Architecture, stack: Stack, outputs: Outputs) -> Found:
@@ -404,6 +404,8 @@ def _outputs(architecture: Architecture, outputs: Outputs) -> Found:
     """The final norm and an untied head. A tied head is fixed by the tokens, hidden states fix the norm."""
     stack, head = architecture.stack, architecture.head
     norm = stack.final_norm
+    if architecture.pooler and ones(norm or stack.blocks[-1].norm, [("E", True)]):
+        yield "head_ones", "a multiple of 1/gain added to each row of the pooler", "E"
     if head is None or head.tied:
         return
     if norm and norm.gain:

@@ -30,13 +30,17 @@ from identcli.architecture.pairs import Attention
 from identcli.architecture.tensors import tensors
 
 Params = Mapping[str, Tensor]
+# One tuple a stack: token ids and type ids, patches, or frames.
+Inputs = list[tuple[Tensor, ...]]
 # A layer's tensors by their last names: get("W_Q") is that of this layer, None when the layer has none.
 Get = Callable[[str], Tensor | None]
 
 # Far apart from each other and from 0 within a handful of positions, so that the twin's rank shows what an
 # exact symmetry is: the low frequencies of real models are nearly unrotated over a short text.
 ROTARY_BASE = 10.0
-CLAMP = 7.0
+# Within the range of the twin's activations, as 7 and 50 are within that of the real ones: a limit that no unit
+# ever reaches, like a cap far above all scores, would leave a symmetry that the model doesn't have.
+CLAMP = 1.5
 SOFTCAP = 4.0
 
 
@@ -49,7 +53,8 @@ def random_parameters(architecture: Architecture, seed: int) -> dict[str, Tensor
         if tensor.name.endswith("gain"):
             x = (1 + 0.3 * x).abs() + 0.2
         elif tensor.name.endswith((".b", "bias")) or ".b_" in tensor.name:
-            x = 0.5 * x
+            # Small enough that every ReLU is on for some inputs and off for others.
+            x = 0.3 * x
         elif ".W" in tensor.name:
             # 1.5 keeps the softmax away from uniform without saturating it.
             x = 1.5 * x / tensor.shape[-1] ** 0.5
@@ -57,14 +62,14 @@ def random_parameters(architecture: Architecture, seed: int) -> dict[str, Tensor
     return made
 
 
-def random_inputs(architecture: Architecture, batch: int, length: int, seed: int) -> list[tuple[Tensor, ...]]:
-    """One tuple a stack: token ids (and type ids), patches, or frames."""
+def random_inputs(architecture: Architecture, batch: int, length: int, seed: int) -> Inputs:
+    """Random tokens, patches or frames for every stack."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    made: list[tuple[Tensor, ...]] = []
+    made: Inputs = []
     for stack in architecture.stacks:
         inputs = stack.inputs
         if isinstance(inputs, Patches):
@@ -78,9 +83,7 @@ def random_inputs(architecture: Architecture, batch: int, length: int, seed: int
     return made
 
 
-def outputs(
-    architecture: Architecture, params: Params, inputs: list[tuple[Tensor, ...]], eps: float, log_probs: bool
-) -> Tensor:
+def outputs(architecture: Architecture, params: Params, inputs: Inputs, eps: float, log_probs: bool) -> Tensor:
     """(batch, positions, V) logits or their log-softmax; without a head the hidden states (and what is pooled)."""
     x: Tensor | None = None
     for stack, given in zip(architecture.stacks, inputs, strict=True):

@@ -1,5 +1,6 @@
 """Holding the closed form of an architecture against the numerical rank of its twin."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,9 @@ from identcli.symmetry.rank import Rank, numerical_rank
 
 # Large, so that what ε pins down shows as a singular value far above rounding.
 EPSILON = 0.1
-# Outputs per parameter. Twice as many as needed: half of them give the same rank.
-OUTPUTS_PER_PARAMETER = 2.0
+# Rows of the Jacobian per parameter. Every context (a position with all that it sees) moves the last hidden state in
+# E directions only, however many tokens there are, and contexts of the first position soon repeat.
+ROWS_PER_PARAMETER = 3.0
 TANGENTS_AT_ONCE = 64
 
 
@@ -58,16 +60,27 @@ def jacobian(twin: Architecture, kind: Outputs, eps: bool, seed: int) -> torch.T
     def run(theta: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         pieces = zip(names, theta.split(sizes), strict=True)
         moved = params | {name: piece.view_as(params[name]) for name, piece in pieces}
-        return outputs(twin, moved, inputs, epsilon, kind == "log_probs").flatten()
+        return outputs(twin, moved, inputs, epsilon, kind == "log_probs")
 
     theta = torch.cat([params[name].flatten() for name in names])
-    outputs_of_one = len(run(theta, random_inputs(twin, 1, LENGTH, seed)))
-    batch = max(8, int(OUTPUTS_PER_PARAMETER * len(theta) / outputs_of_one) + 1)
+    positions = run(theta, random_inputs(twin, 1, LENGTH, seed)).shape[1]
+    batch = int(ROWS_PER_PARAMETER * len(theta) / (positions * twin.width)) + 1
     inputs = random_inputs(twin, batch, LENGTH, seed + 1)
+    mixed = _mixtures(twin, batch, positions, seed + 2)
 
     def column(tangent: torch.Tensor) -> torch.Tensor:
-        derivative: torch.Tensor = torch.func.jvp(lambda t: run(t, inputs), (theta,), (tangent,))[1]
+        derivative: torch.Tensor = torch.func.jvp(lambda t: mixed(run(t, inputs)), (theta,), (tangent,))[1]
         return derivative
 
     columns = torch.func.vmap(column, chunk_size=TANGENTS_AT_ONCE)(torch.eye(len(theta), dtype=theta.dtype))
     return columns.T
+
+
+def _mixtures(twin: Architecture, batch: int, positions: int, seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """E + 1 random mixtures of each context's V outputs: as much as it can show of the weights, in fewer rows."""
+    if twin.vocab <= twin.width + 1 or not twin.head:
+        return torch.flatten
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, positions, twin.width + 1, twin.vocab)
+    weights = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return lambda outputs: (weights @ outputs.unsqueeze(-1)).flatten()
