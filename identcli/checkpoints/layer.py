@@ -1,0 +1,56 @@
+"""The pairs of one layer of a checkpoint, in pieces small enough to be float64 beside the tensors that they lie in."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from identcli.architecture.pairs import PairFamily
+from identcli.layouts.located import Located
+from identcli.symmetry.pair import Pair, gather, scatter
+
+# Bytes of float64 in one piece; a single kv group may take more. Small beside what torch itself takes (220 MB).
+PIECE = 8 << 20
+
+
+class Piece(NamedTuple):
+    """Some kv groups of a layer: their numbers, their family, and their pairs in float64, (1, groups, D, …)."""
+
+    groups: slice
+    family: PairFamily
+    pair: Pair
+
+
+def views(pairs: Located, layer: int, get: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """Each role of the layer as a view of its tensor: (kv groups, heads of a group, rows, E), a bias without the E.
+
+    `get` is asked once for each tensor. Writing to a view writes to the tensor.
+    """
+    places = pairs.at(layer)
+    tensors = {name: get(name) for name in pairs.names(layer)}
+    found = {}
+    for role, place in places.items():
+        view = place.view(tensors[place.name])
+        found[role] = view if place.together else view.unflatten(0, (pairs.family.groups, -1))
+    return found
+
+
+def pieces(pairs: Located, roles: Mapping[str, Tensor]) -> Iterator[Piece]:
+    """The layer's pairs, so many kv groups at a time as fit into PIECE bytes."""
+    total = pairs.family.groups
+    each = 8 * sum(view.numel() for view in roles.values()) // total
+    step = max(1, PIECE // max(1, each))
+    for first in range(0, total, step):
+        groups = slice(first, min(first + step, total))
+        family = replace(pairs.family, layers=1, groups=groups.stop - groups.start)
+        chosen = {role: view[groups].to(torch.float64).flatten(0, 1)[None] for role, view in roles.items()}
+        yield Piece(groups, family, gather(family, chosen))
+
+
+def put(piece: Piece, pair: Pair, roles: Mapping[str, Tensor]) -> None:
+    """Write a pair back into the views that the piece came from, rounded to their dtype."""
+    for role, values in scatter(piece.family, pair).items():
+        view = roles[role][piece.groups]
+        view.copy_(values.reshape(view.shape))
