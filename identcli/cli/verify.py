@@ -45,7 +45,15 @@ def verify(
 
 
 @app.command()
-def lemmas(names: Names = None, seed: Seed = 0, as_json: AsJson = False, report: Report = None) -> None:
+def lemmas(
+    names: Names = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    report: Report = None,
+    errata: Annotated[
+        Path | None, typer.Option("--errata", metavar="FILE", help="Also write the paper's errata there.")
+    ] = None,
+) -> None:
     """The paper's statements on any weights, tried on random ones in float64.
 
     \b
@@ -54,7 +62,12 @@ def lemmas(names: Names = None, seed: Seed = 0, as_json: AsJson = False, report:
       ident verify lemmas 4.5 4.7.1
       ident verify lemmas key-bias-irrelevant --seed 7
     """
-    _answer(_lemmas(names or (), seed), as_json, report, "The paper's lemmas")
+    outcomes = _lemmas(names or (), seed)
+    if errata is not None:
+        from identcli.theory.errata import document
+
+        _write(errata, document(outcomes))
+    _answer(outcomes, as_json, report, "The paper's lemmas")
 
 
 @app.command()
@@ -161,7 +174,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--report {path}: can't be written: {error.strerror}") from None
+        raise UserError(f"{path}: can't be written: {error.strerror}") from None
 
 
 _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("?", "yellow")}
@@ -200,8 +213,10 @@ def _show_claims(console: "Console", outcomes: "Sequence[Outcome]") -> None:
     table.add_column("claim", ratio=1)
     for name in ("predicted", "measured", "tolerance"):
         table.add_column(name, justify="right", no_wrap=True)
-    last = ""
+    last, undecided = "", [outcome for outcome in outcomes if outcome.holds is None]
     for outcome in outcomes:
+        if outcome.holds is None:
+            continue
         claim = outcome.claim
         mark, style = _MARKS[outcome.holds]
         words = Text(claim.statement)
@@ -219,6 +234,12 @@ def _show_claims(console: "Console", outcomes: "Sequence[Outcome]") -> None:
         )
         last = claim.section
     console.print(table)
+    if undecided:
+        console.print("\nNot decided", style="bold")
+    for outcome in undecided:
+        claim = outcome.claim
+        why = Text(f"?  {claim.section:<6}{claim.id}: ", style="yellow").append(outcome.note, style="default")
+        console.print(why)
 
 
 def _show_counts(console: "Console", counted: "Sequence[Count]") -> None:

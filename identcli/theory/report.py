@@ -82,30 +82,31 @@ def markdown(outcomes: Sequence[Outcome], title: str) -> str:
         if outcome.note:
             lines[-1] += f" {HOLDS[outcome.holds]}: {outcome.note}."
     found = errata(outcomes)
-    return "\n".join([*lines, "", "## Errata", "", *found]).rstrip() + "\n" if found else "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "# Errata", "", *found]).rstrip() + "\n" if found else "\n".join(lines) + "\n"
 
 
 def errata(outcomes: Iterable[Outcome]) -> list[str]:
-    """A Markdown section for each erratum, in the order of the paper."""
+    """Lines of Markdown, a section for each erratum, in the order of the paper."""
     lines = []
     for outcome in outcomes:
-        found = erratum(outcome)
-        if found is not None:
-            claim = outcome.claim
-            lines += [f"### {claim.section}: {claim.id.replace('-', ' ')}", ""]
-            lines += [f"Printed: {found['printed']}", "", f"Why it can't be: {found['why']}", ""]
-            lines += [f"Right: {found['right']}", ""]
-            lines += [
-                f"Claim `{claim.id}`: predicted {number(outcome.predicted, claim.relation)}, the printed form gives "
-                f"{number_to_two(outcome.printed)}, the right one agrees within {number(claim.tolerance)}.",
-                "",
-            ]
+        found, claim = erratum(outcome), outcome.claim
+        if found is None:
+            continue
+        lines += [f"## {claim.section} `{claim.id}`", ""]
+        lines += [f"- printed: {found['printed']}", f"- why it can't be: {found['why']}", f"- right: {found['right']}"]
+        lines += [
+            f"- claim `{claim.id}`: {claim.statement}. Predicted {number(outcome.predicted, claim.relation)}; the printed "
+            f"form gives {number_to_two(outcome.printed)}, the right one holds within {number(claim.tolerance)}.",
+            "",
+        ]
     return lines
 
 
 def number_to_two(value: float | None) -> str:
-    """Two digits: what stays the same on another machine."""
-    return "–" if value is None else f"{value:.2g}"
+    """Two digits: what stays the same on another machine. Whole numbers in full."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.2g}"
 
 
 def _cell(text: str) -> str:
