@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from identcli.architecture.description import Architecture
-from identcli.architecture.families import Outputs, families
+from identcli.architecture.families import Family, Outputs, families
 from identcli.architecture.shrink import LENGTH, shrink
 from identcli.architecture.tensors import tensors
 from identcli.models.twin import Inputs, outputs, random_inputs, random_parameters
@@ -22,11 +22,11 @@ TANGENTS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class TwinCheck:
-    """predicted: dimensions by the families of the twin; measured: parameters − rank of its Jacobian."""
+    """families: those of the twin, with the predicted dimensions; measured: parameters − rank of its Jacobian."""
 
     twin: Architecture
     parameters: int
-    predicted: int
+    families: tuple[Family, ...]
     rank: Rank
 
     @property
@@ -38,16 +38,56 @@ class TwinCheck:
         return self.rank.gap
 
     @property
+    def by_family(self) -> dict[str, int]:
+        """The predicted dimensions, family by family."""
+        found: dict[str, int] = {}
+        for family in self.families:
+            found[family.name] = found.get(family.name, 0) + family.dimension
+        return found
+
+    @property
+    def predicted(self) -> int:
+        return sum(family.dimension for family in self.families)
+
+    @property
     def holds(self) -> bool:
+        """Whether the numbers agree; where a family is only a lower bound, whether the measured one reaches it."""
+        if any(family.only_at_least for family in self.families):
+            return self.rank.decided and self.predicted <= self.measured
         return self.rank.decided and self.predicted == self.measured
+
+    @property
+    def shape(self) -> str:
+        """The twin in the paper's letters."""
+        block = self.twin.stack.blocks[-1]
+        a = block.attention
+        sizes = {"E": a.embedding, "H": a.heads, "G": a.kv_groups, "D": a.qk_size, "V": self.twin.vocab}
+        layers = sum(stack.layers for stack in self.twin.stacks)
+        return ", ".join([f"L {layers}", *(f"{letter} {size}" for letter, size in sizes.items() if size)])
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong, in one line."""
+        if not self.rank.decided:
+            return f"{self.twin.name}: its rank can't be told, the gap between singular values is only {self.gap:.1e}"
+        return f"{self.twin.name}: {self.predicted} dimensions predicted, {self.measured} measured (gap {self.gap:.1e})"
+
+    def as_data(self) -> dict[str, int | float | str | bool]:
+        return {
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "gap": self.gap,
+            "parameters": self.parameters,
+            "twin": self.shape,
+            "holds": self.holds,
+        }
 
 
 def check(architecture: Architecture, kind: Outputs = "log_probs", eps: bool = True, seed: int = 0) -> TwinCheck:
     """Build the twin of an architecture and count its null directions at generic weights, in float64."""
     twin = shrink(architecture)
-    predicted = sum(family.dimension for family in families(twin, kind, eps))
     found = numerical_rank(jacobian(twin, kind, eps, seed))
-    return TwinCheck(twin, found.columns, predicted, found)
+    return TwinCheck(twin, found.columns, families(twin, kind, eps), found)
 
 
 def jacobian(twin: Architecture, kind: Outputs, eps: bool, seed: int) -> torch.Tensor:
