@@ -52,8 +52,10 @@ def train(
     from identcli.runs.place import place
 
     prepared = runs.prepare(checked.config)
-    folder = place(checked.folder, checked.config.name, "run")
-    typer.echo(folder)
+    parallel = prepared.parallel
+    folder = parallel.agree(lambda: place(checked.folder, checked.config.name, "run"))
+    if parallel.leads:
+        typer.echo(folder)
     outcomes = []
 
     def task(composed: Any) -> None:

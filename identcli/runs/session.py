@@ -4,7 +4,8 @@ import logging
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from identcli.architecture.errors import UserError
 from identcli.collectors import Collector, attach, every
 from identcli.config.label import label
 from identcli.config.schema import RunConfig
-from identcli.data.batches import Batches, require_windows
+from identcli.data.batches import Batches, Split, require_windows
 from identcli.data.corpora import load
 from identcli.data.corpus import Corpus
 from identcli.layouts.nanogpt import nanogpt
@@ -26,6 +27,7 @@ from identcli.runs.live import Live
 from identcli.store import checkpoints, events, metrics, record
 from identcli.training.loop import Diverged, Plan, train
 from identcli.training.optimizers import build_optimizer
+from identcli.training.parallel import Parallel, join, local_device
 from identcli.training.precision import Precision, choose_device
 from identcli.training.rebalancing import Rebalanced, rebalance
 from identcli.training.schedule import WarmupCosine
@@ -50,25 +52,32 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The device and the corpus: what can be wrong with the machine or the data is found before any folder is made."""
+    """The device, the corpus and the processes: what can be wrong with them is found before any folder is made."""
 
     device: torch.device
     corpus: Corpus
+    parallel: Parallel = field(default_factory=Parallel)
 
 
 def prepare(config: RunConfig) -> Prepared:
-    """Choose the device and load the corpus. UserError: device not there, no data, a part shorter than a window."""
-    device = choose_device(config.device)
-    corpus = load(config.data.model_dump())
+    """Choose the device, load the corpus, and join the other processes if torchrun has started several.
+
+    UserError: device not there, no data, a part shorter than a window, a batch that can't be shared out.
+    """
+    device = local_device(choose_device(config.device))
+    parallel = join(device)
+    if config.batch_size % parallel.size:
+        raise UserError(f"batch_size={config.batch_size}: can't be shared out over {parallel.size} processes")
+    corpus = parallel.agree(lambda: load(config.data.model_dump()))
     require_windows(corpus.tokens, config.model.block_size)
-    return Prepared(device, corpus)
+    return Prepared(device, corpus, parallel)
 
 
 class Session:
     """Model, optimizer, data, collector and store of one run. Hears what the loop reports (`training.loop.Events`)."""
 
     def __init__(self, config: RunConfig, folder: Path, prepared: Prepared, *, bar: bool) -> None:
-        self.config, self.folder = config, folder
+        self.config, self.folder, self.parallel = config, folder, prepared.parallel
         if config.threads:
             torch.set_num_threads(config.threads)
         self.precision = Precision(prepared.device, getattr(torch, config.dtype), config.tf32)
@@ -83,9 +92,7 @@ class Session:
         self.optimizer = build_optimizer(parameters=self.model.parameters(), lr=config.lr, **optimizer)
         self.layout = nanogpt(self.model.config.attention)
         self.collector = self._collector()
-        self.eval_batches = {
-            split: list(self.batches.eval_batches(split, config.eval.batches)) for split in ("train", "val")
-        }
+        self.eval_batches = self._eval_batches()
         self.tokens_a_step = config.batch_size * config.grad_accum * sizes.block_size
         self.plan = Plan(
             steps=config.steps,
@@ -131,11 +138,8 @@ class Session:
         logger.info("%s, lr %g, seed %d, on %s, from step %d", *words)
         learning_rate = WarmupCosine(config.lr, config.steps, schedule.warmup, schedule.min_ratio)
         model: Any = torch.compile(self.model) if config.compile else self.model
-        self.writer = metrics.MetricWriter(self.folder, elapsed_s=self.elapsed_s)
-        self.live = Live(self.folder.name, config.steps, self.tokens_a_step, bar=self._bar, start=start)
-        self._write_status("running")
         outcome: Outcome
-        with self.live:
+        with self._open(start):
             try:
                 reached = train(
                     model,
@@ -147,7 +151,8 @@ class Session:
                     self.eval_batches,
                     self,
                     start,
-                    lambda state: asked.asked or state == config.stop_at,
+                    lambda state: self.parallel.any(asked.asked or state == config.stop_at, self.precision.device),
+                    self.parallel,
                 )
                 outcome = Outcome("finished", reached) if reached == config.steps else self._stopped(reached, asked)
             except Diverged as diverged:
@@ -184,11 +189,20 @@ class Session:
             self._write_status("running")
 
     def rebalance(self, state: int) -> None:
-        settings = self.config.rebalance
-        if settings.mode == "off":
-            return
         before = self._probe()
-        done = rebalance(
+        done = self._move()
+        change = {
+            "output_change": (self._probe() - before).abs().max().item(),
+            "output_scale": before.abs().max().item(),
+        }
+        for circuit in done:
+            events.append(self.folder, {"step": state, **circuit.as_event(), **change})
+        self.live.say(f"step {state}: {_in_words(done, change['output_change'])}")
+
+    def _move(self) -> list[Rebalanced]:
+        settings = self.config.rebalance
+        assert settings.mode != "off", "the plan asks for no rebalancing then"
+        return rebalance(
             self.parameters,
             self.optimizer,
             self.layout,
@@ -197,13 +211,6 @@ class Session:
             target=settings.target,
             state=settings.state,
         )
-        change = {
-            "output_change": (self._probe() - before).abs().max().item(),
-            "output_scale": before.abs().max().item(),
-        }
-        for circuit in done:
-            events.append(self.folder, {"step": state, **circuit.as_event(), **change})
-        self.live.say(f"step {state}: {_in_words(done, change['output_change'])}")
 
     def evaluated(self, state: int, losses: dict[str, float]) -> None:
         for split, loss in losses.items():
@@ -220,6 +227,17 @@ class Session:
         self._write_status("running")
 
     # The rest.
+
+    def _open(self, start: int) -> AbstractContextManager[Any]:
+        """Get ready to write and to show."""
+        self.writer = metrics.MetricWriter(self.folder, elapsed_s=self.elapsed_s)
+        self.live = Live(self.folder.name, self.config.steps, self.tokens_a_step, bar=self._bar, start=start)
+        self._write_status("running")
+        return self.live
+
+    def _eval_batches(self) -> dict[str, list[tuple[Tensor, Tensor]]]:
+        splits: tuple[Split, ...] = ("train", "val")
+        return {split: list(self.batches.eval_batches(split, self.config.eval.batches)) for split in splits}
 
     def _collector(self) -> Collector | None:
         settings = self.config.collect
@@ -295,6 +313,7 @@ def environment(command: Sequence[str], prepared: Prepared) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "command": list(command),
         "device": str(device),
+        "processes": prepared.parallel.size,
         "torch_threads": torch.get_num_threads(),
         "data": prepared.corpus.facts,
     }

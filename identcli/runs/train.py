@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from identcli.config.schema import RunConfig
+from identcli.runs.follower import Follower
 from identcli.runs.interruption import interruption
 from identcli.runs.session import Outcome, Prepared, Session, begin, prepare
 from identcli.store.lock import locked
@@ -27,9 +28,12 @@ def run(
 
     Whatever happens ends in the folder's status: finished, diverged (not finite; the part before is kept), interrupted
     (Ctrl-C or a polite kill, with a checkpoint; or stop_at) or failed. Only bad input, found before training, is raised
-    as a UserError.
+    as a UserError. Under torchrun every process calls this; the first one writes.
     """
     prepared = prepared or prepare(config)
+    if not prepared.parallel.leads:
+        with interruption() as asked:
+            return Follower(config, folder, prepared, bar=False).train(asked)
     with locked(folder), log_to(folder / "run.log"), interruption() as asked:
         begin(config, folder, command, prepared)
         return Session(config, folder, prepared, bar=live).train(asked)

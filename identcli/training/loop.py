@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from identcli.training.parallel import Parallel
 from identcli.training.precision import Precision
 
 Batch = tuple[Tensor, Tensor]
+ALONE = Parallel()
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def train(
     events: Events,
     start: int = 0,
     stop: Callable[[int], bool] = lambda state: False,
+    parallel: Parallel = ALONE,
 ) -> int:
     """Updates start … plan.steps − 1. `batch(step, micro)` gives inputs and targets; `model` gives (logits, loss).
 
+    `parallel`: the processes that share every batch, this one among them.
     `stop(state)` is asked at every state that is not the last, when all that is due there is done; True ends the loop.
     Returns the state reached.
 
@@ -84,7 +88,8 @@ def train(
         lr = learning_rate(step)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        loss = _accumulate(model, batch, step, plan.grad_accum, precision)
+        loss = _accumulate(model, batch, step, plan.grad_accum, precision, parallel)
+        loss = parallel.average(parameters, loss)
         grad_norm = nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)
         pending.append((step, loss, lr, grad_norm))
         if len(pending) >= most_pending:
@@ -109,12 +114,17 @@ def train(
 
 
 def _accumulate(
-    model: Model, batch: Callable[[int, int], Batch], step: int, micro_batches: int, precision: Precision
+    model: Model,
+    batch: Callable[[int, int], Batch],
+    step: int,
+    micro_batches: int,
+    precision: Precision,
+    parallel: Parallel,
 ) -> Tensor:
-    """The mean loss over the micro-batches, its gradient added up in the parameters."""
+    """The mean loss over this process's rows of the micro-batches, its gradient added up in the parameters."""
     total = torch.zeros((), device=precision.device)
     for micro in range(micro_batches):
-        inputs, targets = batch(step, micro)
+        inputs, targets = (parallel.share(rows) for rows in batch(step, micro))
         with precision.autocast():
             _, loss = model(inputs, targets)
         loss = loss / micro_batches
