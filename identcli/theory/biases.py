@@ -62,7 +62,8 @@ def qk_invariance_with_biases(trial: Trial) -> Finding:
 
 @lemma(
     "4.6",
-    "A query bias adds no unidentified parameter and removes none: still D² per head, with H C² for values (E, H = 4, 2)",
+    "A query bias adds no unidentified parameter and removes none: still D² per head, with H C² for values (E, H "
+    "= 4, 2)",
     tolerance=0,
     reason=EXACT,
     counter="with key biases too: D more per head",
@@ -140,7 +141,8 @@ def key_shift(trial: Trial, kind: str) -> float:
     counter="with rotary positions",
     erratum=Erratum(
         printed="“bias terms related to the key values are irrelevant in any Softmax-based attention head”",
-        why="the shift b_Kᵀ q of a query's scores is the same for all keys only while nothing between the product and the "
+        why="the shift b_Kᵀ q of a query's scores is the same for all keys only while nothing between the "
+        "product and the "
         "softmax depends on the key. With rotary positions b_Kᵀ R_{{n−m}} q depends on the key's position m: an O(1) "
         "change of b_K moves the output by {printed:.0%} of its norm. QK-norm, softcap and sinks break it as well.",
         right="irrelevant without rotary positions, QK-norm, softcap and sinks; with partial rotary positions its "
@@ -275,14 +277,17 @@ def value_shift(trial: Trial, kind: str, fold: bool = True) -> float:
 
 @lemma(
     "4.7.2",
-    "b_V + c with b_O − Σ_h W_O^h c gives the same output, also with rotary positions, QK-norm, softcap and score biases",
+    "b_V + c with b_O − Σ_h W_O^h c gives the same output, also with rotary positions, QK-norm, softcap and "
+    "score biases",
     tolerance=ROUNDING,
     reason="float64: epsilon × sums of HC terms; rows of P sum to 1",
     counter="b_V + c alone, as if there were no b_O",
     erratum=Erratum(
-        printed="“bias related to value projections are irrelevant in any multi-head attention head”; “we never have to "
+        printed="“bias related to value projections are irrelevant in any multi-head attention head”; “we never "
+        "have to "
         "include … HC value biases”",
-        why="only an output bias can take it over: b_V + c alone moves the output by {printed:.0%} of its norm. And the "
+        why="only an output bias can take it over: b_V + c alone moves the output by {printed:.0%} of its norm. "
+        "And the "
         "rows of P must sum to 1, which attention dropout in training and sinks break.",
         right="irrelevant beside an output bias, without attention dropout and sinks; without b_O it is identified "
         "(for HC ≤ E)",

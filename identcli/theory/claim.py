@@ -1,9 +1,9 @@
 """A claim of the paper as something that runs: what it predicts, what is measured, and what must fail beside it.
 
-A `Lemma` is a function with a statement. It returns a `Finding`; the tolerance, argued in words, stands in the lemma. The
-finding holds a counter-example, measured in the same way: a lemma that its counter-example satisfies too says nothing
-and is reported as failing. Where the paper prints something else than what is true, the lemma is the corrected form,
-and the printed form is a second counter-example.
+A `Lemma` is a function with a statement. It returns a `Finding`; the tolerance, argued in words, stands in the lemma.
+The finding holds a counter-example, measured in the same way: a lemma that its counter-example satisfies too says
+nothing and is reported as failing. Where the paper prints something else than what is true, the lemma is the corrected
+form, and the printed form is a second counter-example.
 """
 
 import math

@@ -135,7 +135,7 @@ def grid() -> tuple[Layer, ...]:
     for size in ((6, 2, 2, 2, 2), (6, 2, 1, 3, 2), (7, 1, 1, 3, 2)):
         for norm in ("rms", "layer", "layer+shift"):
             for biases in ("", "qkv", "qkvo"):
-                cases.append(Layer(_facts(*size, biases), norm))  # type: ignore[arg-type]
+                cases.append(Layer(_facts(*size, biases), norm))
     for biases in ("q", "k", "v", "o", "qk", "vo"):
         cases.append(Layer(_facts(6, 2, 2, 2, 2, biases), "layer+shift"))
         cases.append(Layer(_facts(6, 2, 2, 2, 2, biases, 2), "layer+shift"))

@@ -4,7 +4,7 @@ from math import ceil, isqrt, sqrt
 
 import torch
 
-from identcli.architecture.groups import Group
+from identcli.architecture.groups import Group, RotaryStyle
 from identcli.architecture.pairs import Attention
 from identcli.models.attention import Variant, rotations
 from identcli.symmetry import act as acting
@@ -33,7 +33,8 @@ def larger_heads(trial: Trial) -> Finding:
 
 @lemma(
     "4.8.1",
-    "Heads larger than E add unidentified directions: 2DE − r(2E − r) per product with r = min(D, E) (E = 3, D = C = 4)",
+    "Heads larger than E add unidentified directions: 2DE − r(2E − r) per product with r = min(D, E) (E = 3, D = "
+    "C = 4)",
     tolerance=0,
     reason=EXACT,
     counter="D² per product",
@@ -89,7 +90,8 @@ def rotary_commutant(trial: Trial) -> Finding:
 )
 def rotary_invariance(trial: Trial) -> Finding:
     D, changes = trial.size.D, []
-    for rotary, style in ((D, "half"), (D, "interleaved"), (2, "half")):
+    kinds: tuple[tuple[int, RotaryStyle], ...] = ((D, "half"), (D, "interleaved"), (2, "half"))
+    for rotary, style in kinds:
         facts = trial.facts("qkvo", rotary=rotary, rotary_style=style)
         family, roles, x = facts.pair("qk"), trial.roles(facts), trial.inputs()
         after = moved(family, trial.element(family.group, 1, facts.kv_groups), roles)
@@ -120,7 +122,8 @@ def rotary_dimension(trial: Trial) -> Finding:
 
 @lemma(
     "4.8.2",
-    "Partial rotary positions leave d + (D − d)² for d rotated rows, and D − d more with a key bias (E = 6, D = 5, d = 2)",
+    "Partial rotary positions leave d + (D − d)² for d rotated rows, and D − d more with a key bias (E = 6, D = "
+    "5, d = 2)",
     tolerance=0,
     reason=EXACT,
     counter="d + (D − d)² with a key bias too",
@@ -179,7 +182,8 @@ def grouped_rotary_dimension(trial: Trial) -> Finding:
 
 @lemma(
     "4.9",
-    "Llama-2-70B (H = 64, G = 8, D = 128): G D = 1,024 unidentified query-key parameters a layer, H D² / G D = 1,024 times "
+    "Llama-2-70B (H = 64, G = 8, D = 128): G D = 1,024 unidentified query-key parameters a layer, H D² / G D = "
+    "1,024 times "
     "fewer than without grouping and rotary positions",
     tolerance=0,
     reason=EXACT,
@@ -243,7 +247,8 @@ def multi_head_identified(trial: Trial) -> Finding:
 
 @lemma(
     "4.10",
-    "The least single head with D₀ = E₀ that identifies as much has E₀ = ⌈E √(2 − 1/H)⌉, for every E ≤ 120 and H that divides it",
+    "The least single head with D₀ = E₀ that identifies as much has E₀ = ⌈E √(2 − 1/H)⌉, for every E ≤ 120 and H "
+    "that divides it",
     tolerance=0,
     reason=EXACT,
     counter="⌊E √(2 − 1/H)⌋",

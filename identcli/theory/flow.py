@@ -19,9 +19,9 @@ from identcli.theory.trial import EXACT, ROUNDING, Roles, Trial, difference, gat
 BY_CANCELLING = "float64: epsilon × the terms that cancel"
 
 
-def layer(trial: Trial, circuit: Circuit, **changes: int) -> tuple[PairFamily, Pair, Pair]:
+def layer(trial: Trial, circuit: Circuit, rotary: int = 0) -> tuple[PairFamily, Pair, Pair]:
     """A random biased layer: the family of a circuit, its pair and the pair of loss gradients."""
-    facts = trial.facts(**changes)
+    facts = trial.facts(rotary=rotary)
     family, roles = facts.pair(circuit), trial.roles(facts)
     return family, gather_layer(family, roles), gather_layer(family, loss_gradients(trial, facts, roles))
 
@@ -60,7 +60,9 @@ def gradients_share_a_factor(trial: Trial) -> Finding:
     M = product(Pair(A, B))
     M.retain_grad()
     (M * trial.normal(E, E)).sin().sum().backward()
-    assert A.grad is not None and B.grad is not None and M.grad is not None
+    assert A.grad is not None
+    assert B.grad is not None
+    assert M.grad is not None
     # M = BᵀA has keys on its rows, so the factors are W_K G and W_Q Gᵀ.
     miss = max(difference(B.detach() @ M.grad, A.grad), difference(A.detach() @ M.grad.mT, B.grad))
     return Finding(0, miss, difference(A.detach() @ M.grad, B.grad))
@@ -68,7 +70,8 @@ def gradients_share_a_factor(trial: Trial) -> Finding:
 
 @lemma(
     "5.1",
-    "The gradient of a loss has no part in the unidentified space: ρ = 0 for queries and keys with biases, in plain and "
+    "The gradient of a loss has no part in the unidentified space: ρ = 0 for queries and keys with biases, in "
+    "plain and "
     "rotary layers, and for values and outputs",
     tolerance=1e-24,
     reason="ρ is a squared share: (float64 epsilon × condition, 1e-13)², times the D² directions",
@@ -104,7 +107,7 @@ def gradient_has_no_share_without_biases(trial: Trial) -> Finding:
 
 
 def flow_rate(family: PairFamily, pair: Pair, gradient: Pair, of: Callable[[Pair], Tensor]) -> float:
-    """d/dt of a quadratic function under gradient flow, over its size: by the exact central difference of a quadratic."""
+    """d/dt of a quadratic function under gradient flow, over its size: a central difference, exact for it."""
     ahead, behind = stepped(pair, gradient, 0.5), stepped(pair, gradient, -0.5)
     norm = (pairs.squared_norm(pair) * pairs.squared_norm(gradient)).sqrt()
     return float(((of(ahead) - of(behind)).flatten(2).norm(dim=-1) / norm).max())
@@ -112,7 +115,8 @@ def flow_rate(family: PairFamily, pair: Pair, gradient: Pair, of: Callable[[Pair
 
 @lemma(
     "5.1",
-    "Gradient flow conserves [W_Q b_Q][W_Q b_Q]ᵀ − W_K W_Kᵀ per kv group; with rotary positions |u_j|² − |v_j|² of each "
+    "Gradient flow conserves [W_Q b_Q][W_Q b_Q]ᵀ − W_K W_Kᵀ per kv group; with rotary positions |u_j|² − |v_j|² "
+    "of each "
     "rotated pair of rows; for values [W_V b_V][W_V b_V]ᵀ − Σ_h W_O^hᵀ W_O^h",
     tolerance=ROUNDING,
     reason=BY_CANCELLING,
@@ -160,7 +164,7 @@ def rotary_imbalance_moves(trial: Trial) -> Finding:
 def change_by_one_step(trial: Trial) -> Finding:
     lr, miss = 0.1, 0.0
     for circuit in ("qk", "ov"):
-        family, pair, gradient = layer(trial, circuit)  # type: ignore[arg-type]
+        family, pair, gradient = layer(trial, circuit)
         after = stepped(pair, gradient, lr)
         predicted = lr**2 * conserved(family, gradient)
         miss = max(miss, difference(conserved(family, after) - conserved(family, pair), predicted))
@@ -217,7 +221,8 @@ def decay_of_weights(trial: Trial) -> Finding:
     lr, decay = 0.1, 0.5
     t = 1 - lr * decay
     b, g_b = pair.a, gradient.a
-    assert b is not None and g_b is not None
+    assert b is not None
+    assert g_b is not None
     after = conserved(family, stepped(pair, gradient, lr, decay)).reshape(*charging.imbalance(pair).shape)
     step = lr**2 * conserved(family, gradient).reshape(after.shape)
     cross = lr**2 * decay * (g_b @ b.mT + b @ g_b.mT)

@@ -18,8 +18,8 @@ from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, gather_la
 
 def multi_head(E: int, H: int, biases: str = "") -> Attention:
     """The conventional layer: D = C = E/H, a key per head."""
-    present = {f"{letter}_bias": letter in biases for letter in "qkvo"}
-    return Attention(1, H, H, E, E // H, E // H, **present)
+    q, k, v, o = (letter in biases for letter in "qkvo")
+    return Attention(1, H, H, E, E // H, E // H, q, k, v, o)
 
 
 @lemma(
@@ -78,7 +78,8 @@ def ov_invariance(trial: Trial) -> Finding:
     counter="the sign of δW_V reversed",
     erratum=Erratum(
         printed="δW_O = Ū_O S Σ̄_V⁻¹ Ū_Vᵀ, δW_V = V̄_O S Σ̄_O⁻¹ V̄_Vᵀ",
-        why="S and Σ_O⁻¹ are in the wrong order and the minus is missing: the derivative is {printed:.2g} of its two terms; "
+        why="S and Σ_O⁻¹ are in the wrong order and the minus is missing: the derivative is {printed:.2g} of its "
+        "two terms; "
         "either mended alone still fails",
         right="δW_V = −V̄_O Σ̄_O⁻¹ S V̄_Vᵀ",
     ),

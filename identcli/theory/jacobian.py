@@ -1,4 +1,4 @@
-"""Functional dimension of an attention layer: the rank of the Jacobian from its parameters to outputs on many inputs."""
+"""Functional dimension of an attention layer: the rank of the Jacobian from parameters to outputs on many inputs."""
 
 import torch
 from torch import Tensor

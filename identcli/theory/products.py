@@ -6,7 +6,8 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.symmetry import act as acting
 from identcli.symmetry import charge as charging
-from identcli.symmetry.pair import Pair
+from identcli.symmetry import product as products
+from identcli.symmetry.pair import Pair, rotated_rows
 from identcli.symmetry.rank import numerical_rank
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, difference
@@ -158,6 +159,57 @@ def identified_share(trial: Trial) -> Finding:
     D, E = min(trial.size.D, 4), 7
     rank = numerical_rank(product_jacobian(weights(trial, D=D, E=E)))
     return Finding(1 - D / (2 * E), rank.rank / rank.columns, 1 - D / E)
+
+
+@lemma(
+    "4.2",
+    "The singular values of W_Kᵀ W_Q, found from D × D factors, are those of the whole E × E product, all along "
+    "the orbit",
+    tolerance=ROUNDING,
+    reason=BY_ROUNDING,
+    counter="the singular values of W_Q, which S changes",
+)
+def spectrum_of_product(trial: Trial) -> Finding:
+    pair, step = weights(trial, 2), acting.move(trial.invertible(2, trial.size.D))
+    there = acting.act(step, pair)
+    dense = torch.linalg.svdvals(product(pair))[..., : trial.size.D]
+    miss = max(difference(products.spectrum(products.triangles(at)), dense) for at in (pair, there))
+    of_A, of_A_there = torch.linalg.svdvals(pair.A), torch.linalg.svdvals(there.A)
+    return Finding(0, miss, difference(of_A_there, of_A))
+
+
+@lemma(
+    "4.2",
+    "How far a change of the weights moves the product is found without forming it: ‖B'ᵀA' − BᵀA‖ / ‖BᵀA‖, with rotary "
+    "positions over the complex product of each rotated pair of rows and that of the other rows",
+    tolerance=ROUNDING,
+    reason=BY_ROUNDING,
+    counter="the change of W_Q and W_K themselves",
+)
+def change_of_product_without_it(trial: Trial) -> Finding:
+    miss, of_weights = 0.0, 1.0
+    for rotary in (0, trial.size.D, 2):
+        group = Group(trial.size.D, rotary)
+        before, by = weights(trial, 2), weights(trial, 2)
+        after = Pair(before.A + by.A / 10, before.B + by.B / 10)
+        old, new = (seen_products(group, at) for at in (before, after))
+        apart = torch.stack([(n - o).abs().square().sum((-2, -1)) for n, o in zip(new, old, strict=True)]).sum(0)
+        dense = (apart / torch.stack([o.abs().square().sum((-2, -1)) for o in old]).sum(0)).sqrt()
+        miss = max(miss, difference(products.change(group, before, after), dense))
+        moved = ((by.A / 10).square().sum((-2, -1)) / before.A.square().sum((-2, -1))).sqrt()
+        of_weights = min(of_weights, difference(moved, dense))
+    return Finding(0, miss, of_weights)
+
+
+def seen_products(group: Group, pair: Pair) -> list[Tensor]:
+    """What a model uses: v̄ᵀu of each rotated pair of rows, BᵀA of the rest; each (…, columns, columns)."""
+    found = []
+    if group.rotary:
+        u, v = rotated_rows(group, pair.A), rotated_rows(group, pair.B)
+        found += [v[..., j, :, None].conj() * u[..., j, None, :] for j in range(group.rotary // 2)]
+    if group.plain:
+        found.append(product(Pair(pair.A[..., group.rotary :, :], pair.B[..., group.rotary :, :])))
+    return found
 
 
 def canonical(pair: Pair) -> Pair:

@@ -52,7 +52,8 @@ def rebalancing_zeroes_charge(trial: Trial) -> Finding:
 
 @lemma(
     "5.2.2",
-    "Rebalancing leaves the layer's output, with all biases, in plain, rotary and partly rotary layers, of both circuits",
+    "Rebalancing leaves the layer's output, with all biases, in plain, rotary and partly rotary layers, of both "
+    "circuits",
     tolerance=BALANCING,
     reason=BY_BALANCING,
     counter="moving the weights alone: b_Q left behind",
@@ -63,7 +64,7 @@ def rebalancing_keeps_output(trial: Trial) -> Finding:
         facts = trial.facts(rotary=rotary)
         roles, x = trial.roles(facts), trial.inputs()
         for circuit in ("qk", "ov"):
-            family = facts.pair(circuit)  # type: ignore[arg-type]
+            family = facts.pair(circuit)
             step = balancing.balance(family.group, gather_layer(family, roles)).step
             after = moved(family, step, roles)
             worst = max(worst, output_change(facts, after, roles, x))
@@ -80,7 +81,8 @@ def distance(group: Group, step: acting.Move, pair: Pair) -> Tensor:
 
 @lemma(
     "5.2.2",
-    "It is the balanced point nearest to the weights: no other of 720 rotations and reflections of it (D = 2) is nearer "
+    "It is the balanced point nearest to the weights: no other of 720 rotations and reflections of it (D = 2) is "
+    "nearer "
     "(distance² over the least of theirs)",
     tolerance=1e-4,
     reason="the best of 360 angles misses the least by (π/360)² = 8e-5 of the weights' norm at most",
@@ -106,7 +108,8 @@ def without_procrustes(pair: Pair) -> acting.Move:
 
 @lemma(
     "5.2.2",
-    "The QR/SVD form W_Q' = Σ^½ V_Mᵀ Q_Qᵀ, W_K' = Σ^½ U_Mᵀ Q_Kᵀ is balanced, has the same product, and differs from the "
+    "The QR/SVD form W_Q' = Σ^½ V_Mᵀ Q_Qᵀ, W_K' = Σ^½ U_Mᵀ Q_Kᵀ is balanced, has the same product, and differs "
+    "from the "
     "nearest balanced point by an orthogonal matrix alone",
     tolerance=BALANCING,
     reason=BY_BALANCING,
@@ -166,7 +169,8 @@ def balanced_norm(trial: Trial) -> Finding:
 
 @lemma(
     "5.2.2",
-    "Wherever on the orbit one starts, the balanced point is the same up to an orthogonal matrix (up to rotations of the "
+    "Wherever on the orbit one starts, the balanced point is the same up to an orthogonal matrix (up to "
+    "rotations of the "
     "rotated pairs)",
     tolerance=BALANCING,
     reason=BY_BALANCING,
@@ -212,7 +216,8 @@ def augmented_rebalancing(trial: Trial) -> Finding:
 
 @lemma(
     "5.2.2",
-    "A pair whose product has lost rank is left as it is, and said to have no balanced point; others of the batch are moved",
+    "A pair whose product has lost rank is left as it is, and said to have no balanced point; others of the "
+    "batch are moved",
     tolerance=BALANCING,
     reason=BY_BALANCING + "; the pair left alone keeps its bits",
     counter="the same pair at full rank",
@@ -235,7 +240,8 @@ def rebalancing_without_full_rank(trial: Trial) -> Finding:
 
 @lemma(
     "5.2.2",
-    "Gradients at the moved weights are (S⁻ᵀ g_Q, S g_K), biases alike: what is transported is what autograd finds there",
+    "Gradients at the moved weights are (S⁻ᵀ g_Q, S g_K), biases alike: what is transported is what autograd "
+    "finds there",
     tolerance=ROUNDING,
     reason="float64: epsilon × condition of S (≤ 4) × the terms of a gradient",
     counter="moved as weights are",
@@ -263,7 +269,8 @@ def gradients_are_contragredient(trial: Trial) -> Finding:
 
 @lemma(
     "5.2.2",
-    "Squares of gradients (Adam's second moments) move by the elementwise square of the map, exactly when S is diagonal",
+    "Squares of gradients (Adam's second moments) move by the elementwise square of the map, exactly when S is "
+    "diagonal",
     tolerance=ROUNDING,
     reason="float64: epsilon × squares",
     counter="a general S, where products of rows are missing",

@@ -95,7 +95,8 @@ def errata(outcomes: Iterable[Outcome]) -> list[str]:
         lines += [f"## {claim.section} `{claim.id}`", ""]
         lines += [f"- printed: {found['printed']}", f"- why it can't be: {found['why']}", f"- right: {found['right']}"]
         lines += [
-            f"- claim `{claim.id}`: {claim.statement}. Predicted {number(outcome.predicted, claim.relation)}; the printed "
+            f"- claim `{claim.id}`: {claim.statement}. Predicted {number(outcome.predicted, claim.relation)}; "
+            f"the printed "
             f"form gives {number_to_two(outcome.printed)}, the right one holds within {number(claim.tolerance)}.",
             "",
         ]

@@ -155,7 +155,8 @@ def adamw_changes_beta(run: Run) -> Reading:
 
 @run_claim(
     "5.3",
-    "Each SGD step moves C of the bias-augmented pair by what its gradients predict, lr²(g_A g_Aᵀ − g_B g_Bᵀ), where that "
+    "Each SGD step moves C of the bias-augmented pair by what its gradients predict, lr²(g_A g_Aᵀ − g_B g_Bᵀ), "
+    "where that "
     "is 30 rounding floors or more (measured over predicted, the row furthest off)",
     about="a run of SGD without momentum and rebalancing",
     of=lambda run: run.plain_sgd,
@@ -175,7 +176,8 @@ def drift_as_predicted(run: Run) -> Reading:
 
 @run_claim(
     "5.3",
-    "SGD's updates have no part in the unidentified space: ρ with the biases is within 1.5 × what rounding alone gives, in "
+    "SGD's updates have no part in the unidentified space: ρ with the biases is within 1.5 × what rounding alone "
+    "gives, in "
     "the median (over the floor)",
     about="a run of SGD without decay, momentum and rebalancing",
     of=lambda run: run.case == "sgd",
@@ -272,7 +274,8 @@ def no_rank_loss(run: Run) -> Reading:
 
 @run_claim(
     "4.7.1",
-    "The key bias has numerically zero gradients: largest entries at least 10⁴ times smaller than the query bias's, at every "
+    "The key bias has numerically zero gradients: largest entries at least 10⁴ times smaller than the query "
+    "bias's, at every "
     "step (query over key, the least)",
     about="a run with biases, in float32 without TF32",
     of=lambda run: bool(run.config["model"]["bias"]) and _exact(run),

@@ -65,7 +65,8 @@ def over_all(claim: RunClaim, runs: Sequence[Run]) -> Outcome:
         return claim.undecided(notes[0] if notes else f"it takes {claim.about}")
 
     def short_of(outcome: Outcome) -> float:
-        assert outcome.predicted is not None and outcome.measured is not None
+        assert outcome.predicted is not None
+        assert outcome.measured is not None
         beyond = outcome.measured - outcome.predicted
         return {"=": abs(beyond), "≤": beyond, "≥": -beyond}[claim.relation]
 
@@ -76,7 +77,7 @@ def over_all(claim: RunClaim, runs: Sequence[Run]) -> Outcome:
 
 
 def pairs(runs: Sequence[Run], case: str, reference: str) -> list[tuple[Run, Run]]:
-    """Runs of one case, each with the run of the other that differs from it in rebalancing alone. Missing: fewer than 2."""
+    """Runs of one case, each with the run of the other that differs in rebalancing alone. Missing: fewer than 2."""
     of_reference = {run.setting("rebalance"): run for run in runs if run.case == reference}
     found = [
         (run, of_reference[run.setting("rebalance")])
@@ -118,7 +119,8 @@ def rebalancing_against_state_only(runs: Sequence[Run]) -> Reading:
     "5.3",
     "Rebalancing leaves the loss: against plain AdamW, paired by seed (in deviations of the seeds)",
     tolerance=1,
-    reason="one standard deviation of the final validation loss over the seeds; dropping the state has a cost of its own",
+    reason="one standard deviation of the final validation loss over the seeds; dropping the state has a cost of "
+    "its own",
 )
 def rebalancing_against_adamw(runs: Sequence[Run]) -> Reading:
     return paired_loss(runs, "adamw_rebalanced", "adamw")
@@ -136,7 +138,8 @@ def state_only_loss_like_adamw(runs: Sequence[Run]) -> Reading:
 
 @sweep_claim(
     "5.3",
-    "Clearing the state alone behaves like plain AdamW in β: final β over plain AdamW's, median head, mean of the seeds",
+    "Clearing the state alone behaves like plain AdamW in β: final β over plain AdamW's, median head, mean of "
+    "the seeds",
     tolerance=0.25,
     reason="a quarter: β itself changes by more than 20 %, and rebalancing would halve it at the least",
 )
@@ -180,7 +183,8 @@ def shares_in_order(runs: Sequence[Run]) -> Reading:
     "SGD's drift grows with the learning rate (slope of log drift against log lr; reported, only its sign is judged)",
     relation="≥",
     tolerance=0,
-    reason="the paper's “decreases with learning rate”: any slope above 0. A slope of 2 holds for one step from the same "
+    reason="the paper's “decreases with learning rate”: any slope above 0. A slope of 2 holds for one step from "
+    "the same "
     "weights; at equal steps the runs are at different points",
 )
 def drift_grows_with_lr(runs: Sequence[Run]) -> Reading:

@@ -1,12 +1,12 @@
 """What a claim is tried on: random weights, biases and inputs of one size, in float64, drawn from one seed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from identcli.architecture.groups import Group
+from identcli.architecture.groups import Group, RotaryStyle
 from identcli.architecture.pairs import Attention, Circuit, PairFamily
 from identcli.models.attention import PLAIN, Variant, attention
 from identcli.symmetry import act as acting
@@ -67,15 +67,16 @@ class Trial:
         X = self.algebra(group, *batch)
         return acting.move(torch.linalg.matrix_exp(X / (2 * torch.linalg.matrix_norm(X)[..., None, None])))
 
-    def facts(self, biases: str = "qkvo", **changes: int | str) -> Attention:
-        """An attention layer of this size with the named biases."""
+    def facts(
+        self, biases: str = "qkvo", *, rotary: int = 0, rotary_style: RotaryStyle = "half", kv_groups: int | None = None
+    ) -> Attention:
+        """An attention layer of this size with the named biases; every head its own group with kv_groups = H."""
         s = self.size
-        facts = Attention(1, s.H, s.G, s.E, s.D, s.C)
-        present = {f"{letter}_bias": letter in biases for letter in "qkvo"}
-        return replace(facts, **present, **changes)  # type: ignore[arg-type]
+        q, k, v, o = (letter in biases for letter in "qkvo")
+        return Attention(1, s.H, kv_groups or s.G, s.E, s.D, s.C, q, k, v, o, rotary, rotary_style)
 
     def roles(self, facts: Attention) -> Roles:
-        """Weights (heads, rows, E) of unit scale for a unit input, and biases of unit size, so that none is negligible."""
+        """Weights (heads, rows, E) that keep the size of a unit input, and biases of unit size: none is negligible."""
         E, D, C = facts.embedding, facts.qk_size, facts.v_size
         roles = {
             "W_Q": self.normal(facts.heads, D, E) / E**0.5,
