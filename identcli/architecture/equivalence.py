@@ -56,7 +56,7 @@ def equivalent(architecture: Architecture) -> Equivalent:
     """E₀ = ⌈√(identified/2)⌉; for D = C = E/H and one key a head this is the paper's ⌈E √(2 − 1/H)⌉.
 
     At the width E one head can't reach it for H > 1: with D₀ = ηE it would take 1 + 2η − η² = 4 − 2/H, which has no
-    real solution. Raises UserError for latent attention and for encoders with decoders, which 4.10 says nothing of.
+    real solution. UserError for latents, norms on queries and keys, and cross attention: 4.10 says nothing of them.
     """
     blocks = [block for stack in architecture.stacks for block in stack.blocks]
     if len(architecture.stacks) > 1 or any(block.latent for block in blocks):

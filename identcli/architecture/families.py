@@ -367,7 +367,7 @@ def _inputs(architecture: Architecture, stack: Stack, outputs: Outputs) -> Found
         return
     others = bool(inputs.positions) + bool(inputs.types)
     if centred and others:
-        yield "position_means", "anything added along 1", "T + S"
+        yield "position_means", "anything added along 1", "T + S" if inputs.types else "T"
     if others == 2:
         yield "table_trade", "types against positions", spare
     if inputs.unread:

@@ -8,6 +8,7 @@ a first layer can't learn them by heart, as in all published models, so that the
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
 from identcli.architecture.description import Architecture, Audio, Block, Experts, Latent, Mlp, Patches, Stack, Tokens
 from identcli.architecture.pairs import Attention
@@ -23,14 +24,38 @@ MOST_IN_TWO_LAYERS = 1000
 def shrink(architecture: Architecture) -> Architecture:
     """A description of the same kind with some hundred parameters."""
     width = max(_width(block) for stack in architecture.stacks for block in stack.blocks)
+    width = 10 if _few_tokens(architecture) == "unseen" else width
     single = len(architecture.stacks) == 1 and len(architecture.stack.blocks) == 1
     two = _twin(architecture, width, layers=2)
     return two if single and parameters(two).total <= MOST_IN_TWO_LAYERS else _twin(architecture, width, layers=1)
 
 
 def _twin(architecture: Architecture, width: int, layers: int) -> Architecture:
-    stacks = tuple(_stack(stack, width, layers) for stack in architecture.stacks)
+    tokens, positions = _tokens(architecture, width)
+    stacks = tuple(_stack(stack, width, layers, tokens, positions) for stack in architecture.stacks)
     return replace(architecture, name=f"twin of {architecture.name}", stacks=stacks, notes=())
+
+
+def _few_tokens(architecture: Architecture) -> Literal["no", "few", "unseen"]:
+    """Whether a tied head of a GPT has fewer tokens than the stream is wide, and the inputs of layer 0 don't span it."""
+    inputs, real = architecture.stack.inputs, architecture.width
+    if not isinstance(inputs, Tokens) or not architecture.tied or not inputs.positions or inputs.vocab >= real:
+        return "no"
+    return "unseen" if inputs.vocab + inputs.positions < real else "few"
+
+
+def _tokens(architecture: Architecture, width: int) -> tuple[int, int]:
+    """Tokens and positions of the twin: V stays below E where it is, and V + T below E where that is."""
+    few = _few_tokens(architecture)
+    if few == "no":
+        return width + 2 * UNITS + 3, LENGTH
+    return (4, 4) if few == "unseen" else (3, width + 1)
+
+
+def length(twin: Architecture) -> int:
+    """How long the twin's texts are: as long as it has positions."""
+    inputs = twin.stack.inputs
+    return inputs.positions if isinstance(inputs, Tokens) and inputs.positions else LENGTH
 
 
 def head_size(attention: Attention) -> tuple[int, int]:
@@ -65,11 +90,10 @@ def _heads(a: Attention, width: int) -> int:
     return groups * min(a.heads // a.kv_groups, max(most, 2))
 
 
-def _stack(stack: Stack, width: int, layers: int) -> Stack:
+def _stack(stack: Stack, width: int, layers: int, tokens: int, positions: int) -> Stack:
     inputs = stack.inputs
     if isinstance(inputs, Tokens):
-        positions = LENGTH if inputs.positions else 0
-        inputs = Tokens(width + 2 * UNITS + 3, positions, inputs.unread, min(inputs.types, 2))
+        inputs = Tokens(tokens, positions if inputs.positions else 0, inputs.unread, min(inputs.types, 2))
     elif isinstance(inputs, Patches):
         inputs = Patches(pixels=4, count=LENGTH - 1)
     else:

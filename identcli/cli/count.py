@@ -72,18 +72,23 @@ def count(
     kind = cast("Literal['log_probs', 'logits']", outputs.replace("-", "_"))
 
     from identcli.architecture.count import count as counted
+    from identcli.architecture.equivalence import equivalent as single_head
 
     only = _words(families)
     found = [counted(a, kind, epsilon == "positive", only) for a in _architectures(models, _words(assume))]
+    singles = [single_head(one.architecture) for one in found] if equivalent else []
     checks = [_checked(one) if check else None for one in found]
     if as_json:
-        typer.echo(
-            json.dumps([_data(one, done, equivalent) for one, done in zip(found, checks, strict=True)], indent=2)
-        )
+        answers = [one.as_data() for one in found]
+        for answer, done in zip(answers, checks, strict=True):
+            answer |= {"check": done.as_data()} if done else {}
+        for answer, single in zip(answers, singles, strict=False):
+            answer["equivalent"] = single.as_data()
+        typer.echo(json.dumps(answers, indent=2))
     else:
         from identcli.cli import count_table
 
-        count_table.show(found, checks, equivalent)
+        count_table.show(found, checks, singles)
     wrong = [done for done in checks if done and not done.holds]
     for done in wrong:
         print(f"error: {done.complaint}", file=sys.stderr)
@@ -190,14 +195,3 @@ def _checked(counted: "Count") -> "TwinCheck":
     from identcli.theory.twin_check import check
 
     return check(counted.architecture, counted.outputs, counted.eps)
-
-
-def _data(counted: "Count", done: "TwinCheck | None", equivalent: bool) -> dict[str, object]:
-    data = counted.as_data()
-    if done:
-        data["check"] = done.as_data()
-    if equivalent:
-        from identcli.architecture.equivalence import equivalent as single_head
-
-        data["equivalent"] = single_head(counted.architecture).as_data()
-    return data

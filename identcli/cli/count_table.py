@@ -10,12 +10,13 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from identcli.architecture.count import Count
+    from identcli.architecture.equivalence import Equivalent
     from identcli.theory.twin_check import TwinCheck
 
 COLUMNS = 100
 
 
-def show(found: "Sequence[Count]", checks: "Sequence[TwinCheck | None]", equivalent: bool) -> None:
+def show(found: "Sequence[Count]", checks: "Sequence[TwinCheck | None]", equivalents: "Sequence[Equivalent]") -> None:
     """One count in full; several as a comparison, with what was checked below."""
     console = _console()
     if len(found) == 1:
@@ -25,9 +26,8 @@ def show(found: "Sequence[Count]", checks: "Sequence[TwinCheck | None]", equival
     for counted, done in zip(found, checks, strict=True):
         if done:
             _check(console, counted, done)
-    if equivalent:
-        for counted in found:
-            _equivalent(console, counted)
+    for counted, single in zip(found, equivalents, strict=False):
+        _equivalent(console, counted.architecture.name, single)
 
 
 def show_list(rows: Sequence[tuple[str, str, str, int]]) -> None:
@@ -122,8 +122,8 @@ def _lines(console: Console, label: str, lines: Sequence[str]) -> None:
 
 def _several(console: Console, found: "Sequence[Count]") -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("model", overflow="fold")
-    for name in ("parameters", "without emb.", "a layer", "qk", "ov", "unidentified", "identified"):
+    table.add_column("model", overflow="fold", min_width=18)
+    for name in ("total", "no emb.", "a layer", "qk", "ov", "unidentified", "identified"):
         table.add_column(name, justify="right", no_wrap=True)
     for counted in found:
         families = counted.by_family
@@ -131,8 +131,8 @@ def _several(console: Console, found: "Sequence[Count]") -> None:
         least = "≥ " if counted.lower_bound else ""
         table.add_row(
             counted.architecture.name,
-            f"{counted.parameters.total / 1e6:,.1f}M",
-            f"{counted.parameters.without_embeddings / 1e6:,.1f}M",
+            _short(counted.parameters.total),
+            _short(counted.parameters.without_embeddings),
             layer,
             f"{families.get('qk', 0):,}",
             f"{families.get('ov', 0):,}",
@@ -149,19 +149,19 @@ def _several(console: Console, found: "Sequence[Count]") -> None:
 def _check(console: Console, counted: "Count", done: "TwinCheck") -> None:
     console.print()
     verdict = Text("holds", style="green") if done.holds else Text("does not hold", style="bold red")
-    said = f"check  {done.predicted} predicted, {done.measured} measured at a twin of {done.parameters} parameters "
+    least = "at least " if counted.lower_bound else ""
+    said = (
+        f"check  {least}{done.predicted} predicted, {done.measured} measured at a twin of {done.parameters} parameters "
+    )
     console.print(Text(said + f"({done.shape}), gap {done.gap:.1e}: ").append_text(verdict))
     if len(done.by_family) and not done.holds:
         console.print(Text(", ".join(f"{name} {n}" for name, n in done.by_family.items()), style="dim"))
 
 
-def _equivalent(console: Console, counted: "Count") -> None:
-    from identcli.architecture.equivalence import equivalent
-
-    found = equivalent(counted.architecture)
+def _equivalent(console: Console, name: str, found: "Equivalent") -> None:
     grown = found.weights_single / found.weights
     lines = [
-        f"a layer of {counted.architecture.name} identifies {found.identified:,} of its {found.weights:,} attention "
+        f"a layer of {name} identifies {found.identified:,} of its {found.weights:,} attention "
         "weights, rotary positions set aside",
         f"one head needs the width E₀ = {found.width:,} for as many: {found.wider:.3f} × {found.embedding:,}, with "
         f"{found.weights_single:,} weights ({grown:.2f} ×) of which {found.identified_single:,} are identified",
@@ -175,6 +175,14 @@ def _equivalent(console: Console, counted: "Count") -> None:
     _lines(console, "single head", lines)
 
 
+def _short(number: int) -> str:
+    """124.4M, 8.19B, 671B: four digits or three."""
+    for size, letter in ((10**9, "B"), (10**6, "M")):
+        if number >= size:
+            value = number / size
+            return f"{value:.{0 if value >= 100 and letter == 'B' else 1 if value >= 10 else 2}f}{letter}"
+    return f"{number:,}"
+
+
 def _percent(share: float) -> str:
-    """Four significant digits of what is missing to 100 %."""
     return f"{100 * share:.3f} %"

@@ -7,7 +7,7 @@ import torch
 
 from identcli.architecture.description import Architecture
 from identcli.architecture.families import Family, Outputs, families
-from identcli.architecture.shrink import LENGTH, shrink
+from identcli.architecture.shrink import length, shrink
 from identcli.architecture.tensors import tensors
 from identcli.models.twin import Inputs, outputs, random_inputs, random_parameters
 from identcli.symmetry.rank import Rank, numerical_rank
@@ -103,9 +103,9 @@ def jacobian(twin: Architecture, kind: Outputs, eps: bool, seed: int) -> torch.T
         return outputs(twin, moved, inputs, epsilon, kind == "log_probs")
 
     theta = torch.cat([params[name].flatten() for name in names])
-    positions = run(theta, random_inputs(twin, 1, LENGTH, seed)).shape[1]
+    positions = run(theta, random_inputs(twin, 1, length(twin), seed)).shape[1]
     batch = int(ROWS_PER_PARAMETER * len(theta) / (positions * twin.width)) + 1
-    inputs = random_inputs(twin, batch, LENGTH, seed + 1)
+    inputs = random_inputs(twin, batch, length(twin), seed + 1)
     mixed = _mixtures(twin, batch, positions, seed + 2)
 
     def column(tangent: torch.Tensor) -> torch.Tensor:
