@@ -18,10 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## run the paper's cases and its learning-rate sweep at demo size, and draw Fig. 2-4
+demo: $(STAMP)  ## run the paper's cases and its learning-rate sweep at demo size, draw Fig. 2-4, check the claims
 	$(BIN)/ident data prepare
-	$(BIN)/ident sweep experiment=demo
-	$(BIN)/ident plot --latest
+	sweep=$$($(BIN)/ident sweep experiment=demo) && $(BIN)/ident plot $$sweep && $(BIN)/ident verify sweep $$sweep
 
 test: $(STAMP)  ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -36,8 +35,9 @@ format: $(STAMP)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## compare with nanoGPT side by side: make bench NANOGPT=path/to/a/checkout
-	$(BIN)/python -m benchmarks.against_nanogpt $(if $(NANOGPT),--nanogpt $(NANOGPT))
+bench: $(STAMP)  ## compare with nanoGPT in turn: make bench NANOGPT=path/to/a/checkout
+	@test -n "$(NANOGPT)" || { echo "error: name a checkout of nanoGPT: make bench NANOGPT=path/to/it" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.training_speed --nanogpt $(NANOGPT) --scale demo cpu
 
 clean:  ## remove the environment and caches, never outputs
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
