@@ -1,7 +1,7 @@
 """How far each pair of a checkpoint is from balance, and what of it no transformation can change."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,9 +13,11 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.architecture.pairs import Circuit
 from identcli.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from identcli.checkpoints.layer import pieces, views
-from identcli.checkpoints.locate import CIRCUITS, Flags, NoAttention, Pairs, Skipped, locate
+from identcli.checkpoints.layer import PIECE, all_finite, pieces, views
+from identcli.checkpoints.locate import CIRCUITS, NO_FLAGS, Flags, NoAttention, Pairs, locate
 from identcli.checkpoints.tensor_file import read
+from identcli.checkpoints.unjudged import Skipped
+from identcli.checkpoints.workers import each
 from identcli.layouts.located import Located
 from identcli.symmetry.balance import balance
 from identcli.symmetry.pair import Pair
@@ -70,7 +72,7 @@ class Audit:
         return list(dict.fromkeys(row.circuit for row in self.rows))
 
     def summary(self) -> dict[str, Any]:
-        """The model in few numbers: for each circuit least, median and largest imbalance; who stands out; what is left out."""
+        """The model in few numbers: imbalance of each circuit, the pairs that stand out, and what is left out."""
         circuits = {}
         for circuit in self.circuits:
             known = [row.imbalance for row in self.of(circuit) if math.isfinite(row.imbalance)]
@@ -103,27 +105,28 @@ class Audit:
 
 
 def audit(
-    path: Path, flags: Flags = Flags(), circuits: Sequence[Circuit] = CIRCUITS, progress: Progress | None = None
+    path: Path, flags: Flags = NO_FLAGS, circuits: Sequence[Circuit] = CIRCUITS, progress: Progress | None = None
 ) -> Audit:
-    """Judge every pair of the checkpoint, one layer at a time. UserError for bad input, NoAttention for none to judge."""
+    """Judge every pair of the checkpoint, layer by layer. UserError for bad input, NoAttention for none to judge."""
     return audit_opened(open_checkpoint(path), flags, circuits, progress)
 
 
 def audit_opened(
-    checkpoint: Checkpoint, flags: Flags = Flags(), circuits: Sequence[Circuit] = CIRCUITS, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    flags: Flags = NO_FLAGS,
+    circuits: Sequence[Circuit] = CIRCUITS,
+    progress: Progress | None = None,
 ) -> Audit:
     """`audit` of a checkpoint that is open already."""
     found = locate(checkpoint, flags, circuits)
     rows: list[Row] = []
     notes = list(found.notes)
-    total = sum(len(pairs.layers) for pairs in found.located)
-    done = 0
-    for pairs in found.located:
-        for layer in pairs.layers:
-            rows += _layer(checkpoint, pairs, layer)
-            done += 1
-            if progress:
-                progress(done, total)
+    jobs = [(pairs, layer) for pairs in found.located for layer in pairs.layers]
+    largest = max((_bytes(checkpoint, *job) for job in jobs), default=0)
+    for done, judged in enumerate(each(jobs, lambda job: _layer(checkpoint, *job), largest), start=1):
+        rows += judged
+        if progress:
+            progress(done, len(jobs))
     if not rows:
         why = "; ".join(f"{one.what}: {one.why}" for one in found.skipped)
         raise NoAttention(f"{checkpoint.path}: nothing that can be audited: {why}")
@@ -131,21 +134,34 @@ def audit_opened(
     if broken:
         first = " ".join(str(value) for value in _where(broken[0]).values() if value != "")
         notes.append(f"{len(broken)} pairs hold values that are not finite, the first is {first}")
-    rows.sort(key=lambda row: (CIRCUITS.index(row.circuit) if row.circuit in CIRCUITS else 9))
+    rows.sort(key=lambda row: CIRCUITS.index(row.circuit) if row.circuit in CIRCUITS else 9)
     return Audit(checkpoint.path, found.layout, rows, found.skipped, notes, _moves(found))
 
 
-def _layer(checkpoint: Checkpoint, pairs: Located, layer: int) -> Iterator[Row]:
+def _bytes(checkpoint: Checkpoint, pairs: Located, layer: int) -> int:
+    """What the layer takes in memory: its tensors, and one piece of them in float64 with its triangles' workspace."""
+    return sum(checkpoint.entry(name).bytes for name in pairs.names(layer)) + 2 * PIECE
+
+
+def _layer(checkpoint: Checkpoint, pairs: Located, layer: int) -> list[Row]:
+    rows = []
     roles = views(pairs, layer, lambda name: read(checkpoint.entry(name)))
     group = pairs.family.group
     for piece in pieces(pairs, roles):
         judged = judge(group, Pair(piece.pair.A, piece.pair.B))
-        columns = [column.squeeze(0).tolist() for column in judged]
-        for index, (*numbers, removable, condition, values) in enumerate(zip(*columns, strict=True)):
-            at = piece.groups.start + index
-            yield Row(
-                pairs.family.circuit, layer, at, *numbers, pairs.part, removable, condition, tuple(values)
+        numbers = torch.stack(judged[:-1])[:, 0].T.tolist()
+        values = judged.spectrum[0].tolist()
+        for at, (of_pair, singular) in enumerate(zip(numbers, values, strict=True), start=piece.groups.start):
+            beta, imbalance, norm_aa, norm_bb, tau, removable, condition = of_pair
+            row = Row(
+                *(pairs.family.circuit, layer, at, beta, imbalance, norm_aa, norm_bb, tau),
+                part=pairs.part,
+                removable=removable,
+                condition=condition,
+                spectrum=tuple(singular),
             )
+            rows.append(row)
+    return rows
 
 
 class Judged(NamedTuple):
@@ -162,12 +178,13 @@ class Judged(NamedTuple):
 
 
 def judge(group: Group, pair: Pair) -> Judged:
-    """β, imbalance, norms, τ, what balancing removes, and the spectrum of the product, of pairs (…, D, columns) in float64.
+    """β, imbalance, norms, τ, what balancing removes, and the product's spectrum, of pairs (…, D, columns) in float64.
 
-    All from one QR of each side. NaN where a value isn't defined: pairs with entries that are not finite, a pair of zeros.
+    All from one QR of each side. NaN where a value isn't defined: numbers that are not finite, a pair of zeros.
     """
-    finite = (pair.A.isfinite().all(-1).all(-1) & pair.B.isfinite().all(-1).all(-1))[..., None, None]
-    pair = Pair(torch.where(finite, pair.A, 0), torch.where(finite, pair.B, 0))
+    finite = all_finite(pair)
+    if not finite.all():
+        pair = Pair(*(torch.where(finite[..., None, None], side, 0) for side in (pair.A, pair.B)))
     of = triangles(pair)
     AA, BB = of.A.mT @ of.A, of.B.mT @ of.B
     C = AA - BB
@@ -177,9 +194,10 @@ def judge(group: Group, pair: Pair) -> Judged:
     values = spectrum(of)
     condition = values[..., 0] / values[..., -1]
     removable = _removable(group, pair, AA, BB, imbalance, values)
-    nan = torch.where(finite[..., 0, 0], 0.0, torch.nan)
+    nan = torch.where(finite, 0.0, torch.nan)
     numbers = (beta, imbalance, norm_aa, norm_bb, tau, removable, condition)
-    return Judged(*(number + nan for number in numbers), values + nan[..., None])
+    beta, imbalance, norm_aa, norm_bb, tau, removable, condition = (number + nan for number in numbers)
+    return Judged(beta, imbalance, norm_aa, norm_bb, tau, removable, condition, values + nan[..., None])
 
 
 def _removable(group: Group, pair: Pair, AA: Tensor, BB: Tensor, imbalance: Tensor, values: Tensor) -> Tensor:
@@ -199,7 +217,7 @@ def _removable(group: Group, pair: Pair, AA: Tensor, BB: Tensor, imbalance: Tens
 
 
 def standing_out(rows: Sequence[Row], most: int = 10) -> list[tuple[Row, float]]:
-    """The pairs whose imbalance lies furthest from the median of their circuit, with their robust scores, worst first."""
+    """The pairs whose imbalance lies furthest from the median of their circuit, with robust scores, worst first."""
     found = []
     for circuit in dict.fromkeys(row.circuit for row in rows):
         own = [row for row in rows if row.circuit == circuit and math.isfinite(row.imbalance)]

@@ -12,7 +12,7 @@ from identcli.layouts.located import Located
 from identcli.symmetry.pair import Pair, gather, scatter
 
 # Bytes of float64 in one piece; a single kv group may take more. Small beside what torch itself takes (220 MB).
-PIECE = 8 << 20
+PIECE = 4 << 20
 
 
 class Piece(NamedTuple):
@@ -45,8 +45,24 @@ def pieces(pairs: Located, roles: Mapping[str, Tensor]) -> Iterator[Piece]:
     for first in range(0, total, step):
         groups = slice(first, min(first + step, total))
         family = replace(pairs.family, layers=1, groups=groups.stop - groups.start)
-        chosen = {role: view[groups].to(torch.float64).flatten(0, 1)[None] for role, view in roles.items()}
-        yield Piece(groups, family, gather(family, chosen))
+        yield Piece(groups, family, _gathered(family, groups, roles))
+
+
+def again(piece: Piece, roles: Mapping[str, Tensor]) -> Pair:
+    """The pairs of a piece as the tensors hold them now."""
+    return _gathered(piece.family, piece.groups, roles)
+
+
+def _gathered(family: PairFamily, groups: slice, roles: Mapping[str, Tensor]) -> Pair:
+    return gather(
+        family, {role: view[groups].to(torch.float64, copy=True).flatten(0, 1)[None] for role, view in roles.items()}
+    )
+
+
+def all_finite(pair: Pair) -> Tensor:
+    """Which pairs (…) hold finite numbers only, biases included. A sum is finite only when all of its terms are."""
+    sums = [part.sum((-2, -1)) for part in pair if part is not None]
+    return torch.stack(sums).isfinite().all(0)
 
 
 def put(piece: Piece, pair: Pair, roles: Mapping[str, Tensor]) -> None:

@@ -9,34 +9,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
 
 from identcli.architecture.errors import UserError
 from identcli.architecture.pairs import ROLES, Attention, Circuit
 from identcli.checkpoints.checkpoint import Checkpoint
 from identcli.checkpoints.facts import Facts, from_huggingface, of_nanogpt
 from identcli.checkpoints.tensor_file import FLOATS
+from identcli.checkpoints.unjudged import LIKE_ATTENTION, Skipped, judgeable, leftover, many, with_packed
 from identcli.layouts import latent, lora
 from identcli.layouts.detect import KINDS, Site, kinds_by_name, sites
 from identcli.layouts.kind import Kind, Shape
 from identcli.layouts.located import Located
 
-# How the names of packed weights end, in place of ".weight".
-_PACKED = (".qweight", ".weight_packed", ".weight_quantized", ".weight_blocks", ".weight_q", ".quant_weight")
-_NORM = re.compile(r"(q|k|query|key)_?(layer)?_?norm|(ln|norm)_(q|k)\b|(q|k)_ln\b")
-_ATTENTION = re.compile(r"attn|attention|(^|\.)mixer\.", re.IGNORECASE)
 CIRCUITS: tuple[Circuit, ...] = ("qk", "ov")
 
 
 class NoAttention(UserError):
     """The checkpoint is fine, but there is nothing in it that an audit could judge."""
-
-
-class Skipped(NamedTuple):
-    """Something that is not audited, and why."""
-
-    what: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -50,9 +39,12 @@ class Flags:
     assume: tuple[str, ...] = ()
 
 
+NO_FLAGS = Flags()
+
+
 @dataclass
 class Pairs:
-    """The pairs of a checkpoint, circuit by circuit and part by part. layout: the names of the kinds that were found."""
+    """The pairs of a checkpoint, circuit by circuit and part by part. layout: the names of the kinds found."""
 
     layout: str
     located: list[Located] = field(default_factory=list)
@@ -60,12 +52,12 @@ class Pairs:
     notes: list[str] = field(default_factory=list)
 
 
-def locate(checkpoint: Checkpoint, flags: Flags = Flags(), circuits: Sequence[Circuit] = CIRCUITS) -> Pairs:
+def locate(checkpoint: Checkpoint, flags: Flags = NO_FLAGS, circuits: Sequence[Circuit] = CIRCUITS) -> Pairs:
     """Where the pairs of the checkpoint lie. UserError when names or shapes fit no layout; NoAttention without any."""
     shapes = {name: entry.shape for name, entry in checkpoint.entries.items()}
     if lora.is_adapter(shapes):
         return _adapter(checkpoint, shapes)
-    names = _with_packed(checkpoint.entries)
+    names = with_packed(checkpoint.entries)
     if flags.layout is not None and flags.layout not in KINDS:
         near = get_close_matches(flags.layout, KINDS, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -82,7 +74,7 @@ def locate(checkpoint: Checkpoint, flags: Flags = Flags(), circuits: Sequence[Ci
         _site(checkpoint, names, site, kind, stack, circuits, found)
     found.layout = ", ".join(dict.fromkeys(kinds))
     found.located = _labelled(found.located)
-    _leftover(checkpoint, found)
+    found.skipped += leftover(checkpoint, found.located, found.skipped)
     return found
 
 
@@ -97,18 +89,8 @@ def _adapter(checkpoint: Checkpoint, shapes: Mapping[str, Shape]) -> Pairs:
     return found
 
 
-def _with_packed(names: Collection[str]) -> dict[str, str]:
-    """Every name, and for packed weights the name that the plain weight would have; each with the tensor behind it."""
-    known = {name: name for name in names}
-    for name in names:
-        ending = next((ending for ending in _PACKED if name.endswith(ending)), None)
-        if ending:
-            known.setdefault(name.removesuffix(ending) + ".weight", name)
-    return known
-
-
 def _nothing(checkpoint: Checkpoint) -> None:
-    seen = [name for name in checkpoint.entries if _ATTENTION.search(name)]
+    seen = [name for name in checkpoint.entries if LIKE_ATTENTION.search(name)]
     if seen:
         raise UserError(f"{checkpoint.path}: attention under names of no known layout, as {seen[0]}")
     some = ", ".join(list(checkpoint.entries)[:3])
@@ -175,8 +157,8 @@ def _assigned(
                 could = ", ".join(kind.name for kind in by_name) or "none"
                 known = ", ".join(kind.name for kind in kinds)
                 raise UserError(
-                    f"{checkpoint.path}: no tensors named as a {stack.model_type}'s attention ({known}); by their names "
-                    f"the layout could be {could}: say --layout"
+                    f"{checkpoint.path}: no tensors named as a {stack.model_type}'s attention ({known}); by their "
+                    f"names the layout could be {could}: say --layout"
                 )
             continue
         fitting: dict[str, tuple[Site, Kind | None, Facts]] = {}
@@ -227,9 +209,8 @@ def _belongs(site: Site, stack: Facts, facts: Sequence[Facts]) -> bool:
     if site.cross and stack.cross is None:
         return False
     seen = re.search(r"vision|visual|image", site.at) is not None
-    if any(f.stack == "vision" for f in facts) or seen:
-        if seen != (stack.stack == "vision"):
-            return False
+    if (any(f.stack == "vision" for f in facts) or seen) and seen != (stack.stack == "vision"):
+        return False
     if stack.stack in ("encoder", "decoder") and len(facts) > 1:
         return re.search(rf"(^|[._]){stack.stack}[._]", site.at) is not None
     return True
@@ -238,11 +219,12 @@ def _belongs(site: Site, stack: Facts, facts: Sequence[Facts]) -> bool:
 def _attention(site: Site, kind: Kind, stack: Facts, names: Collection[str]) -> Attention:
     """The facts of a site's layers, with the biases that its file holds."""
     attention = stack.cross if site.cross and stack.cross else stack.attention
-    return replace(attention, layers=len(site.layers), **kind.biases(site.of(site.layers[0]), names))
+    biases = kind.biases(site.of(site.layers[0]), names)
+    return replace(attention, layers=len(site.layers), **biases)  # type: ignore[arg-type]
 
 
 def _misfit(checkpoint: Checkpoint, names: Collection[str], site: Site, kind: Kind, facts: Attention) -> str:
-    """What is wrong with the first tensor of another shape than the facts demand; "" if all fit. Packed ones may differ."""
+    """What is wrong with the first tensor of another shape than the facts demand, packed ones aside; "" if all fit."""
     for layer in site.layers:
         for name, shape in kind.shapes(site.of(layer), facts).items():
             if name not in checkpoint.entries:
@@ -286,12 +268,12 @@ def _site(
             all_pairs.append(Located(part, facts.pair(circuit), site.layers, own))
     for pairs in all_pairs:
         if pairs.family.circuit in circuits:
-            _add(checkpoint, names, site, stack, pairs, found)
+            good, left_out = judgeable(checkpoint, names, site, stack, pairs)
+            found.located += [good] if good else []
+            found.skipped += left_out
     sinks = [site.of(layer) + "sinks" for layer in site.layers if site.of(layer) + "sinks" in checkpoint.entries]
     if sinks:
-        found.skipped.append(
-            Skipped(_many(site, "sinks", len(sinks)), "sink logits are no pair; they stay as they are")
-        )
+        found.skipped.append(Skipped(many(site, "sinks", len(sinks)), "sink logits are no pair; they stay as they are"))
 
 
 def _latent(checkpoint: Checkpoint, site: Site, stack: Facts, part: str) -> list[Located]:
@@ -312,60 +294,6 @@ def _latent(checkpoint: Checkpoint, site: Site, stack: Facts, part: str) -> list
     return latent.located(site.at, query, site.layers, facts, stack.latent.kv, key_bias, part)
 
 
-def _add(
-    checkpoint: Checkpoint, names: Mapping[str, str], site: Site, stack: Facts, pairs: Located, found: Pairs
-) -> None:
-    circuit = pairs.family.circuit
-    first = site.of(site.layers[0])
-    norms = [n for n in checkpoint.entries if n.startswith(first) and _NORM.match(n.removeprefix(first))]
-    if circuit == "qk" and (norms or stack.qk_norm) and not stack.latent:
-        found.skipped.append(Skipped(_many(site, circuit, len(site.layers)), _why_normed(checkpoint, norms, stack)))
-        return
-    if f"{first}bias_k" in checkpoint.entries:
-        why = "a key and a value of its own (bias_k, bias_v) take part in every product"
-        found.skipped.append(Skipped(_many(site, circuit, len(site.layers)), why))
-        return
-    good, bad = [], {}
-    for layer in pairs.layers:
-        reasons = [_unreadable(checkpoint, names, name) for name in pairs.names(layer)]
-        reason = next((reason for reason in reasons if reason), None)
-        if reason:
-            bad.setdefault(reason, []).append(layer)
-        else:
-            good.append(layer)
-    for reason, layers in bad.items():
-        found.skipped.append(Skipped(f"{_many(site, circuit, len(layers))}", reason))
-    if good:
-        family = replace(pairs.family, layers=len(good))
-        found.located.append(replace(pairs, family=family, layers=tuple(good)))
-
-
-def _unreadable(checkpoint: Checkpoint, names: Mapping[str, str], name: str) -> str | None:
-    """Why a tensor has no plain numbers to judge: packed, or of a dtype that means nothing without its scales."""
-    if name not in checkpoint.entries:
-        return f"packed weights ({names[name].rsplit('.', 1)[1]}): not audited" if name in names else None
-    dtype = checkpoint.entries[name].dtype
-    if dtype in FLOATS:
-        return None
-    what = "fp8 without its scales applied" if dtype.startswith("F8") else "packed or quantised weights"
-    return f"{what} (dtype {dtype}): not audited"
-
-
-def _why_normed(checkpoint: Checkpoint, norms: Sequence[str], stack: Facts) -> str:
-    whole = stack.qk_norm is not None and stack.qk_norm.over == "concat"
-    if norms and not stack.qk_norm:
-        whole = checkpoint.entries[norms[0]].shape[-1:] not in ((stack.attention.qk_size,), (stack.attention.heads,))
-    if whole:
-        free = "one scale of all W_Q and one of all W_K"
-    else:
-        free = "a scale of each head's W_Q and of each W_K"
-    return f"QK-norm: queries and keys are normalised, so their imbalance means nothing (free is only {free})"
-
-
-def _many(site: Site, what: str, layers: int) -> str:
-    return f"{what} of {site.at.replace('{layer}', '*').rstrip('.') or 'the layer'} ({layers} layers)"
-
-
 def _labelled(located: list[Located]) -> list[Located]:
     """Parts with names of their own: of one stack none is needed; where two share one, the tensors' names tell."""
     seen: dict[tuple[str, str], int] = {}
@@ -379,22 +307,3 @@ def _labelled(located: list[Located]) -> list[Located]:
             pairs = replace(pairs, part=f"{pairs.part} {where}".strip())
         result.append(pairs)
     return result
-
-
-def _leftover(checkpoint: Checkpoint, found: Pairs) -> None:
-    """Say it when tensors look like another attention than those found."""
-    used = {name for pairs in found.located for layer in pairs.layers for name in pairs.names(layer)}
-    modules = {name.rsplit(".", 1)[0] for name in used}
-    stems = {re.sub(r"\d+", "*", module.rsplit(".", 1)[0]) for module in modules}
-    said = " ".join(one.what for one in found.skipped)
-    others: dict[str, int] = {}
-    for name, entry in checkpoint.entries.items():
-        module = name.rsplit(".", 1)[0]
-        stem = re.sub(r"\d+", "*", module.rsplit(".", 1)[0])
-        if len(entry.shape) != 2 or not _ATTENTION.search(name) or name in used or stem in stems or stem in said:
-            continue
-        if any(other.startswith(stem) or stem.startswith(other) for other in stems):
-            continue
-        others[stem] = others.get(stem, 0) + 1
-    for stem, count in others.items():
-        found.skipped.append(Skipped(f"{stem} ({count} matrices)", "looks like attention; its layout isn't known"))
