@@ -37,7 +37,7 @@ def _twin(architecture: Architecture, width: int, layers: int) -> Architecture:
 
 
 def _few_tokens(architecture: Architecture) -> Literal["no", "few", "unseen"]:
-    """Whether a tied head of a GPT has fewer tokens than the stream is wide, and the inputs of layer 0 don't span it."""
+    """Whether a GPT's tied head has fewer tokens than the stream is wide, and whether layer 0's inputs span it."""
     inputs, real = architecture.stack.inputs, architecture.width
     if not isinstance(inputs, Tokens) or not architecture.tied or not inputs.positions or inputs.vocab >= real:
         return "no"
