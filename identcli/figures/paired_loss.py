@@ -21,13 +21,17 @@ def differences(runs: Sequence[Run]) -> list[str]:
     finals = {run: float(losses[-1]) for run, losses in ended.items() if len(losses)}
     one_of_each = {run.identity("seed"): run for run in finals}
     names = dict(zip(one_of_each, titles(list(one_of_each.values())), strict=True))
-    found: dict[tuple[str, str], list[float]] = {}
+    # A run that was repeated counts once for its seed.
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run, loss in finals.items():
         for partner, other in finals.items():
             if _is_reference(partner, run):
                 pair = names[run.identity("seed")], names[partner.identity("seed")]
-                found.setdefault(pair, []).append(loss - other)
-    return [_line(first, second, np.array(values)) for (first, second), values in found.items()]
+                found.setdefault(pair, {}).setdefault(run.config["seed"], []).append(loss - other)
+    return [
+        _line(first, second, np.array([np.mean(of_seed) for of_seed in values.values()]))
+        for (first, second), values in found.items()
+    ]
 
 
 def _is_reference(partner: Run, run: Run) -> bool:
