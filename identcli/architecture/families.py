@@ -189,18 +189,14 @@ def _attention(
             yield "qk_norm_gains", "query gain times t, key gain over t, equal on a rotated pair", many
         else:
             yield "qk", "orthogonal maps that commute with the rotations", "G*(R//2 + (D - R)*(D - R - 1)//2)"
-    elif a.rotary or a.qk_size <= min(width[memory], width[sees]):
-        text = "G*D" if a.rotary == a.qk_size else "G*(R + (D - R)**2)" if a.rotary else "G*D**2"
-        yield "qk", f"{qk} per kv group", text
+    elif a.rotary:
+        yield "qk", f"{qk} per kv group", "G*D" if a.rotary == a.qk_size else "G*(R + (D - R)**2)"
     else:
         columns = f"m*{sees} + m" if bias_q else f"m*{sees}"
-        yield "qk", _wide(str(qk)), _product("D", columns, memory)
+        yield from _product_families("qk", "D", str(qk), a.qk_size, columns, memory, min(width[memory], width[sees]), a)
     if bias_k and not (block.qk_norm or block.sinks or block.softcap) and a.rotary < a.qk_size:
         yield "key_bias", "a shift of the keys, by softmax", "G*(D - R)" if a.rotary else "G*D"
-    if a.v_size <= min(width[memory], (a.heads // a.kv_groups) * a.embedding):
-        yield "ov", f"{ov} per kv group", "G*C**2"
-    else:
-        yield "ov", _wide(str(ov)), _product("C", memory, f"m*{sees}")
+    yield from _product_families("ov", "C", str(ov), a.v_size, memory, f"m*{sees}", width[memory], a)
     if bias_v and rows_sum_to_one:
         # Attention rows sum to 1, so a value bias is one constant on the stream, and another one can take it
         # up.
@@ -209,14 +205,27 @@ def _attention(
         yield "value_bias", "value biases against a constant on the stream", lost
 
 
-def _wide(group: str) -> str:
-    return f"{group} per kv group, and what wide heads leave unread"
+def _product_families(name: str, size: str, group: str, rows: int, a: str, b: str, fits: int, at: Attention) -> Found:
+    """The families of a product BᵀA of inner size D or C without rotations, `a` and `b` columns wide.
 
-
-def _product(size: str, a: str, b: str) -> str:
-    """Dimensions lost in a product BᵀA of inner size `size`, also where that is above the outer sizes (theory 5)."""
+    While the inner size fits into what is read (`fits`), GL acts freely: its dimension is the square of the size.
+    Above, GL has a stabiliser and the rows that are never read add more (theory 5). A head as wide as the stream, one
+    more than a LayerNorm lets through, is the paper's H = 1: its square is counted here, and what it shares with the
+    ones-direction is taken off there.
+    """
+    square = f"G*{size}**2"
     rank = f"min({size}, {b if size == 'D' else a})"
-    return f"G*({size}*({a} + {b}) - {rank}*({a} + {b} - {rank}))"
+    whole = f"G*({size}*({a} + {b}) - {rank}*({a} + {b} - {rank}))"
+    if rows <= at.embedding:
+        yield name, f"{group} per kv group", square
+    else:
+        yield name, f"{group} per kv group, and what wide heads leave unread", whole
+    if fits < rows <= at.embedding:
+        yield (
+            "ones_direction",
+            f"counted above among the {'query-key' if name == 'qk' else 'value'} products",
+            f"{whole} - {square}",
+        )
 
 
 def _latent(block: Block, eps: bool) -> Found:
