@@ -9,7 +9,7 @@ from identcli.architecture.attention_only import ATTENTION_ONLY
 from identcli.architecture.description import Block, Latent, QKNorm
 from identcli.architecture.errors import UserError
 from identcli.architecture.huggingface import from_config
-from identcli.architecture.model_types import ALIASES, MODEL_TYPES, SYNONYMS, Size
+from identcli.architecture.model_types import ALIASES, MODEL_TYPES, SYNONYMS, Derived, Size
 from identcli.architecture.pairs import Attention
 
 # The facts of a model type that decide its attention. Whatever else a config leaves out needn't stop an audit.
@@ -93,10 +93,11 @@ def _without_the_rest(config: Mapping[str, Any], outer: str = "") -> dict[str, A
         if isinstance(kept.get(key), Mapping):
             kept[key] = _without_the_rest(kept[key], kind)
     for fact, what in MODEL_TYPES.get(kind, {}).items():
-        spellings = next(
-            (group for group in SYNONYMS if getattr(what, "key", "") in group), (getattr(what, "key", ""),)
-        )
-        if fact not in _NEEDED and isinstance(what, Size) and all(kept.get(s) is None for s in spellings):
+        if fact not in _NEEDED and isinstance(what, Size | Derived):
+            for spelling in next((group for group in SYNONYMS if what.key in group), (what.key,)):
+                kept.pop(spelling, None)
+    for fact, what in MODEL_TYPES.get(kind, {}).items():
+        if fact not in _NEEDED and isinstance(what, Size):
             kept[what.key] = what.default
     return kept
 

@@ -114,7 +114,12 @@ def _transformers(checkpoint: Checkpoint) -> tuple[Callable[[Path], nn.Module], 
             raise UserError(f"{path}: transformers can't load it: {reason}") from None
 
     def run(model: nn.Module) -> Tensor:
-        return first_output(model(**inputs_for(model)))
+        try:
+            return first_output(run_once(model))
+        except RuntimeError as error:  # some classes mix dtypes and can't run in float64
+            dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{checkpoint.path}: transformers can't run it in {dtype}: {reason}") from None
 
     return load, run, f"transformers {transformers.__version__} ({cls.__name__})"
 
@@ -129,6 +134,16 @@ def _quiet(transformers: Any) -> Iterator[None]:
     finally:
         transformers.logging.set_verbosity(before)
         transformers.logging.enable_progress_bar()
+
+
+def run_once(model: Any) -> Any:
+    """The model's output for `inputs_for` it. Masks and tables that it makes on its way get its weights' dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(next(model.parameters()).dtype)
+    try:
+        return model(**inputs_for(model))
+    finally:
+        torch.set_default_dtype(before)
 
 
 def first_output(output: Any) -> Tensor:
