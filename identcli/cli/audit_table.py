@@ -14,7 +14,7 @@ from identcli.checkpoints.series import Member, differences
 
 
 def show(members: Sequence[Member], *, by_pair: bool) -> None:
-    """One audit by layers or pairs, two side by side, more as a series; below it what stands out and what was left out."""
+    """One audit by layers or pairs, two side by side, more as a series; then what stands out and what is left out."""
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
     for member in members:
         if member.same_as is not None:
@@ -46,9 +46,7 @@ def _one(audit: Audit, by_pair: bool, console: Console) -> None:
         least, middle, most = (_number(facts[f"imbalance_{which}"]) for which in ("min", "median", "max"))
         part = _share(facts["removable_median"])
         console.print(
-            Text(
-                f"{circuit}: imbalance {least} / {middle} / {most} (min / median / max), of which balancing removes {part}"
-            )
+            Text(f"{circuit}: imbalance {least} / {middle} / {most} (min / median / max); balancing removes {part}")
         )
 
 

@@ -1,4 +1,4 @@
-"""How far a command has come, on standard error: nothing for the first two seconds, then a line that rewrites itself."""
+"""How far a command has come, on standard error: nothing for two seconds, then a line that rewrites itself."""
 
 import sys
 import time

@@ -43,7 +43,9 @@ def rebalance(
 
     check = None
     if check_outputs:
-        from identcli.checkpoints.outputs import compare as check
+        from identcli.checkpoints.outputs import compare
+
+        check = compare
     flags = checkpoint_options.flags(layout, heads, rotary, assume)
     chosen = checkpoint_options.circuits(circuit)
     try:

@@ -52,7 +52,7 @@ def is_audit(path: Path) -> bool:
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """The columns as arrays (null is NaN, `spectrum` an array of arrays), and the summaries. UserError for another file."""
+    """The columns as arrays (null is NaN; `spectrum` holds arrays), and the summaries. UserError for another file."""
     if not is_audit(path):
         raise UserError(f"{path}: not an audit: `ident audit CHECKPOINT --parquet FILE` makes one")
     table = pq.read_table(path)

@@ -17,7 +17,7 @@ def triangles(pair: Pair) -> Pair:
 
 
 def spectrum(of: Pair) -> Tensor:
-    """Singular values (…, min(D, columns)) of BᵀA from its `triangles`, descending; no move of the group changes them."""
+    """Singular values (…, min(D, columns)) of BᵀA from its `triangles`, descending; no move changes them."""
     return torch.linalg.svdvals(of.B @ of.A.mT)
 
 
