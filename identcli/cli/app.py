@@ -11,15 +11,17 @@ import typer
 from identcli import __version__
 from identcli.architecture.errors import UserError
 from identcli.cli import data, verify
+from identcli.cli.audit import audit
 from identcli.cli.count import count
 from identcli.cli.plot import plot
+from identcli.cli.rebalance import rebalance
 from identcli.cli.runs import runs
 from identcli.cli.sample import sample
 from identcli.cli.sweep import sweep
 from identcli.cli.train import train
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (train, sweep, plot, sample, runs, count):
+for command in (train, sweep, plot, sample, runs, count, audit, rebalance):
     app.command()(command)
 app.add_typer(verify.app, name="verify")
 app.add_typer(data.app, name="data")
