@@ -12,16 +12,7 @@ from identcli.symmetry import pair as pairs
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.heads import multi_head
 from identcli.theory.jacobian import layer_rank, nullity
-from identcli.theory.trial import (
-    BY_ROUNDING,
-    EXACT,
-    ROUNDING,
-    Roles,
-    Trial,
-    difference,
-    moved,
-    output_change,
-)
+from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Roles, Trial, difference, largest, moved, output_change
 
 VISIBLE = 1e-3
 BY_SIZE = "a change of O(1) that is seen at all moves outputs by 1e-2 to 1; one that isn't by 1e-15. 1e-3 divides them"
@@ -152,7 +143,7 @@ def key_shift(trial: Trial, kind: str) -> float:
 def key_bias_irrelevant(trial: Trial) -> Finding:
     kinds = ("causal", "full", "score bias", "dropout")
     rotary = key_shift(trial, "rotary")
-    return Finding(0, max(key_shift(trial, kind) for kind in kinds), rotary, rotary)
+    return Finding(0, largest(*[key_shift(trial, kind) for kind in kinds]), rotary, rotary)
 
 
 @lemma(
@@ -261,7 +252,7 @@ def key_bias_energy(trial: Trial) -> Finding:
         assert update.b is not None
         free = update.b[..., one.rotary :, 0].square().sum(-1)
         whole = float((update.b.square().sum() / free.sum()) - 1)
-        miss = max(miss, float((pairs.null_energy(family.group, update) / free - 1).abs().max()))
+        miss = largest(miss, float((pairs.null_energy(family.group, update) / free - 1).abs().max()))
     return Finding(0, miss, whole)
 
 
@@ -296,7 +287,7 @@ def value_shift(trial: Trial, kind: str, fold: bool = True) -> float:
 def value_bias_irrelevant(trial: Trial) -> Finding:
     kinds = ("causal", "full", "score bias", "rotary", "qk-norm", "softcap")
     alone = value_shift(trial, "causal", fold=False)
-    return Finding(0, max(value_shift(trial, kind) for kind in kinds), alone, alone)
+    return Finding(0, largest(*[value_shift(trial, kind) for kind in kinds]), alone, alone)
 
 
 @lemma(

@@ -11,7 +11,7 @@ from identcli.symmetry.pair import Pair
 from identcli.symmetry.rank import numerical_rank
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.products import product, product_jacobian, weights
-from identcli.theory.trial import EXACT, Trial
+from identcli.theory.trial import EXACT, Trial, largest
 
 IN_ROUNDING = "float64: epsilon × sums of a few hundred terms × condition of the weights"
 
@@ -72,11 +72,12 @@ def velocity_of_orbit(trial: Trial) -> Finding:
 
     def miss(sign: float) -> float:
         parts = zip(ahead, behind, along, (1, sign, 1, sign), strict=True)
-        return max(
+        misses = [
             float(((a - b) / (2 * t) - s * v).norm() / v.norm())
             for a, b, v, s in parts
             if a is not None and b is not None and v is not None
-        )
+        ]
+        return largest(*misses)
 
     return Finding(0, miss(1), miss(-1))
 
@@ -182,7 +183,7 @@ def remainder_of_finite_step(trial: Trial) -> Finding:
 
     return Finding(
         0,
-        max(miss(formula, change), float((plain_change - plain_formula).norm() / plain_formula.norm())),
+        largest(miss(formula, change), float((plain_change - plain_formula).norm() / plain_formula.norm())),
         miss(torch.zeros_like(formula), change),
         miss(-formula, change),
     )

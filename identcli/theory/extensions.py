@@ -12,7 +12,7 @@ from identcli.symmetry.rank import numerical_rank
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.heads import multi_head
 from identcli.theory.jacobian import layer_jacobian, nullity
-from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, moved, output_change
+from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, largest, moved, output_change, smallest
 
 # Slow rotations are nearly none, so small layers use a small base and keep all frequencies apart.
 FAST = Variant(base=10.0)
@@ -78,7 +78,7 @@ def commutes(group: Group, with_: Group) -> float:
 def rotary_commutant(trial: Trial) -> Finding:
     D = trial.size.D
     half, interleaved, partial = Group(D, D, "half"), Group(D, D, "interleaved"), Group(D, 2, "half")
-    return Finding(0, max(commutes(g, g) for g in (half, interleaved, partial)), commutes(half, interleaved))
+    return Finding(0, largest(*[commutes(g, g) for g in (half, interleaved, partial)]), commutes(half, interleaved))
 
 
 @lemma(
@@ -97,7 +97,7 @@ def rotary_invariance(trial: Trial) -> Finding:
         after = moved(family, trial.element(family.group, 1, facts.kv_groups), roles)
         changes.append(output_change(facts, after, roles, x))
     general = moved(family, acting.move(trial.invertible(1, facts.kv_groups, D)), roles)
-    return Finding(0, max(changes), output_change(facts, general, roles, x))
+    return Finding(0, largest(*changes), output_change(facts, general, roles, x))
 
 
 @lemma(
@@ -279,5 +279,5 @@ def no_equivalent_head_size(trial: Trial) -> Finding:
 
     best = torch.linspace(0, 2, 2001, dtype=torch.float64)
     # The quadratic is greatest at η = 1, where H heads are ahead by 2 − 2/H of E².
-    gap = min(shortfall(float(eta), 3) for eta in best)
+    gap = smallest(*[shortfall(float(eta), 3) for eta in best])
     return Finding(2 - 2 / 3, gap + abs(shortfall(1.0, 1)), shortfall(2.0, 2))

@@ -14,7 +14,7 @@ from identcli.symmetry.pair import Pair
 from identcli.theory.biases import loss_gradients
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.products import product
-from identcli.theory.trial import EXACT, ROUNDING, Roles, Trial, difference, gather_layer
+from identcli.theory.trial import EXACT, ROUNDING, Roles, Trial, difference, gather_layer, largest, smallest
 
 BY_CANCELLING = "float64: epsilon × the terms that cancel"
 
@@ -64,7 +64,7 @@ def gradients_share_a_factor(trial: Trial) -> Finding:
     assert B.grad is not None
     assert M.grad is not None
     # M = BᵀA has keys on its rows, so the factors are W_K G and W_Q Gᵀ.
-    miss = max(difference(B.detach() @ M.grad, A.grad), difference(A.detach() @ M.grad.mT, B.grad))
+    miss = largest(difference(B.detach() @ M.grad, A.grad), difference(A.detach() @ M.grad.mT, B.grad))
     return Finding(0, miss, difference(A.detach() @ M.grad, B.grad))
 
 
@@ -84,8 +84,8 @@ def gradient_has_no_share(trial: Trial) -> Finding:
         family, pair, gradient = layer(trial, circuit, rotary=rotary)
         signs = Pair(*(None if g is None else g.sign() for g in gradient))  # type: ignore[arg-type]
         share = projecting.unidentified_share_with_biases
-        worst = max(worst, float(share(family.group, pair, gradient).max()))
-        of_sign = min(of_sign, float(share(family.group, pair, signs).min()))
+        worst = largest(worst, float(share(family.group, pair, gradient).max()))
+        of_sign = smallest(of_sign, float(share(family.group, pair, signs).min()))
     return Finding(0, worst, of_sign)
 
 
@@ -134,7 +134,7 @@ def conserved_by_flow(trial: Trial) -> Finding:
     layers: tuple[tuple[Circuit, int], ...] = (("qk", 0), ("qk", trial.size.D), ("qk", 2), ("ov", 0))
     for circuit, rotary in layers:
         family, pair, gradient = layer(trial, circuit, rotary=rotary)
-        worst = max(worst, flow_rate(family, pair, gradient, lambda p, f=family: conserved(f, p)))  # type: ignore[misc]
+        worst = largest(worst, flow_rate(family, pair, gradient, lambda p, f=family: conserved(f, p)))  # type: ignore[misc]
     family, pair, gradient = layer(trial, "qk")
     unbiased = flow_rate(family, pair, gradient, charging.imbalance)
     return Finding(0, worst, unbiased, unbiased)
@@ -167,7 +167,7 @@ def change_by_one_step(trial: Trial) -> Finding:
         family, pair, gradient = layer(trial, circuit)
         after = stepped(pair, gradient, lr)
         predicted = lr**2 * conserved(family, gradient)
-        miss = max(miss, difference(conserved(family, after) - conserved(family, pair), predicted))
+        miss = largest(miss, difference(conserved(family, after) - conserved(family, pair), predicted))
         if circuit == "qk":
             alone = charging.imbalance(after) - charging.imbalance(pair)
             counter = difference(alone, lr**2 * charging.imbalance(gradient))
@@ -292,7 +292,7 @@ def beta_and_tau(trial: Trial) -> Finding:
     beta = (of_A - of_B).flatten(2).norm(dim=-1)
     tau = (of_A - of_B).diagonal(dim1=-2, dim2=-1).sum(-1)
     charge = charging.charge(family.group, pair)
-    miss = max(
+    miss = largest(
         difference(charge.norm(dim=-1), beta),
         difference(charging.imbalance(pair).flatten(2).norm(dim=-1), beta),
         difference(charging.trace(pair), tau),

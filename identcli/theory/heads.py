@@ -13,7 +13,17 @@ from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.directions import IN_ROUNDING, slope
 from identcli.theory.jacobian import nullity
 from identcli.theory.products import product_jacobian, weights
-from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, gather_layer, moved, output_change
+from identcli.theory.trial import (
+    BY_ROUNDING,
+    EXACT,
+    ROUNDING,
+    Trial,
+    gather_layer,
+    largest,
+    moved,
+    output_change,
+    smallest,
+)
 
 
 def multi_head(E: int, H: int, biases: str = "") -> Attention:
@@ -93,10 +103,10 @@ def ov_null_direction(trial: Trial) -> Finding:
     along_O = U_O @ S / s_V @ U_V.mT
     right = -(Vt_O.mT / s_O) @ S @ Vt_V
     reordered = Vt_O.mT @ S / s_O @ Vt_V
-    either = min(slope(pair, Pair(-right, along_O.mT)), slope(pair, Pair(-reordered, along_O.mT)))
+    either = smallest(slope(pair, Pair(-right, along_O.mT)), slope(pair, Pair(-reordered, along_O.mT)))
     return Finding(
         0,
-        max(slope(pair, Pair(right, along_O.mT)), slope(pair, tangents.tangent(S, pair))),
+        largest(slope(pair, Pair(right, along_O.mT)), slope(pair, tangents.tangent(S, pair))),
         either,
         slope(pair, Pair(reordered, along_O.mT)),
     )
@@ -143,7 +153,7 @@ def layer_tangent(trial: Trial) -> Finding:
         )
         return float((ahead - behind).norm() / (2 * t * attention(facts, roles, x).norm()))
 
-    return Finding(0, max(rate("qk"), rate("ov")), rate("qk", still=("b_Q",)))
+    return Finding(0, largest(rate("qk"), rate("ov")), rate("qk", still=("b_Q",)))
 
 
 @lemma(
@@ -164,4 +174,4 @@ def published_shares(trial: Trial) -> Finding:
         lost = sum(heads * facts.pair(circuit).group.dimension for circuit in ("qk", "ov"))
         return 100 * (1 - lost / (4 * facts.embedding**2))
 
-    return Finding(93.75, min(share(heads) for heads in (8, 12, 64)), share(2), 90)
+    return Finding(93.75, smallest(*[share(heads) for heads in (8, 12, 64)]), share(2), 90)

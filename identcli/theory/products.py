@@ -10,7 +10,7 @@ from identcli.symmetry import product as products
 from identcli.symmetry.pair import Pair, rotated_rows
 from identcli.symmetry.rank import numerical_rank
 from identcli.theory.claim import Erratum, Finding, lemma
-from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, difference
+from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, difference, largest, smallest
 
 
 def product(pair: Pair) -> Tensor:
@@ -173,7 +173,7 @@ def spectrum_of_product(trial: Trial) -> Finding:
     pair, step = weights(trial, 2), acting.move(trial.invertible(2, trial.size.D))
     there = acting.act(step, pair)
     dense = torch.linalg.svdvals(product(pair))[..., : trial.size.D]
-    miss = max(difference(products.spectrum(products.triangles(at)), dense) for at in (pair, there))
+    miss = largest(*[difference(products.spectrum(products.triangles(at)), dense) for at in (pair, there)])
     of_A, of_A_there = torch.linalg.svdvals(pair.A), torch.linalg.svdvals(there.A)
     return Finding(0, miss, difference(of_A_there, of_A))
 
@@ -195,9 +195,9 @@ def change_of_product_without_it(trial: Trial) -> Finding:
         old, new = (seen_products(group, at) for at in (before, after))
         apart = torch.stack([(n - o).abs().square().sum((-2, -1)) for n, o in zip(new, old, strict=True)]).sum(0)
         dense = (apart / torch.stack([o.abs().square().sum((-2, -1)) for o in old]).sum(0)).sqrt()
-        miss = max(miss, difference(products.change(group, before, after), dense))
+        miss = largest(miss, difference(products.change(group, before, after), dense))
         moved = ((by.A / 10).square().sum((-2, -1)) / before.A.square().sum((-2, -1))).sqrt()
-        of_weights = min(of_weights, difference(moved, dense))
+        of_weights = smallest(of_weights, difference(moved, dense))
     return Finding(0, miss, of_weights)
 
 
@@ -210,6 +210,23 @@ def seen_products(group: Group, pair: Pair) -> list[Tensor]:
     if group.plain:
         found.append(product(Pair(pair.A[..., group.rotary :, :], pair.B[..., group.rotary :, :])))
     return found
+
+
+@lemma(
+    "4.2",
+    "A rank is only told where the singular values leave a gap, and outputs suffice: of 4 Jacobians one is decided",
+    tolerance=0,
+    reason=EXACT,
+    counter="deciding all four",
+)
+def rank_needs_a_gap(trial: Trial) -> Finding:
+    J = product_jacobian(weights(trial, D=2, E=4))
+    U, V = trial.orthogonal(16), trial.orthogonal(16)
+    smooth = U * 10.0 ** -torch.arange(16, dtype=torch.float64) @ V  # a slope, not a step
+    tail = 10.0 ** -torch.arange(8, 16, dtype=torch.float64)
+    scales = U * torch.cat([torch.ones(8, dtype=torch.float64), tail]) @ V  # a step, but not down to rounding
+    asked = [J, smooth, scales, J[:8]]
+    return Finding(1, sum(numerical_rank(one).decided for one in asked), len(asked))
 
 
 def canonical(pair: Pair) -> Pair:

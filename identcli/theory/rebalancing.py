@@ -15,7 +15,7 @@ from identcli.theory.biases import loss_gradients
 from identcli.theory.claim import Finding, lemma
 from identcli.theory.products import product, weights
 from identcli.theory.projection import layers, random_update
-from identcli.theory.trial import ROUNDING, Trial, difference, gather_layer, moved, output_change
+from identcli.theory.trial import ROUNDING, Trial, difference, gather_layer, largest, moved, output_change, smallest
 
 # Singular values of the drawn products differ by up to 1e3, and the balancing map has their square roots.
 BALANCING = 1e-10
@@ -44,9 +44,9 @@ def rebalancing_zeroes_charge(trial: Trial) -> Finding:
     worst, shared = 0.0, 1.0
     for family, pair in layers(trial, "qkv"):
         step = balancing.balance(family.group, pair).step
-        worst = max(worst, charge_left(family.group, acting.act(step, pair)))
+        worst = largest(worst, charge_left(family.group, acting.act(step, pair)))
         first = acting.Move(step.S[:, :1].expand_as(step.S), step.S_inverse_T[:, :1].expand_as(step.S))
-        shared = min(shared, charge_left(family.group, acting.act(first, pair)))
+        shared = smallest(shared, charge_left(family.group, acting.act(first, pair)))
     return Finding(0, worst, shared)
 
 
@@ -67,9 +67,9 @@ def rebalancing_keeps_output(trial: Trial) -> Finding:
             family = facts.pair(circuit)
             step = balancing.balance(family.group, gather_layer(family, roles)).step
             after = moved(family, step, roles)
-            worst = max(worst, output_change(facts, after, roles, x))
+            worst = largest(worst, output_change(facts, after, roles, x))
             if circuit == "qk":
-                left = min(left, output_change(facts, {**after, "b_Q": roles["b_Q"]}, roles, x))
+                left = smallest(left, output_change(facts, {**after, "b_Q": roles["b_Q"]}, roles, x))
     return Finding(0, worst, left)
 
 
@@ -125,7 +125,7 @@ def qr_svd_form(trial: Trial) -> Finding:
     form = Pair(root * Vt @ Q_Q.mT, root * U.mT @ Q_K.mT)
     nearest = balanced(group, pair)
     # The Gram matrices WᵀW don't see the orthogonal factor, and nothing else.
-    miss = max(
+    miss = largest(
         difference(product(form), product(pair)),
         charge_left(group, form),
         difference(form.A.mT @ form.A, nearest.A.mT @ nearest.A),
@@ -148,8 +148,8 @@ def rebalancing_is_idempotent(trial: Trial) -> Finding:
         eye = torch.eye(family.group.size, dtype=torch.float64).expand(1, family.groups, -1, -1)
         once = balancing.balance(family.group, pair).step
         twice = balancing.balance(family.group, acting.act(once, pair)).step
-        worst = max(worst, difference(twice.S, eye), difference(twice.S_inverse_T, eye))
-        first = min(first, difference(once.S, eye))
+        worst = largest(worst, difference(twice.S, eye), difference(twice.S_inverse_T, eye))
+        first = smallest(first, difference(once.S, eye))
     return Finding(0, worst, first)
 
 
@@ -189,8 +189,8 @@ def balanced_point_of_orbit(trial: Trial) -> Finding:
             return torch.einsum("...ja,...jb->...jab", u.conj(), u)
 
         here, there = balanced(family.group, pair), balanced(family.group, other)
-        worst = max(worst, float((seen(here) - seen(there)).norm() / seen(here).norm()))
-        apart = min(apart, float((seen(pair) - seen(other)).norm() / seen(pair).norm()))
+        worst = largest(worst, float((seen(here) - seen(there)).norm() / seen(here).norm()))
+        apart = smallest(apart, float((seen(pair) - seen(other)).norm() / seen(pair).norm()))
     return Finding(0, worst, apart)
 
 
@@ -211,7 +211,7 @@ def augmented_rebalancing(trial: Trial) -> Finding:
 
     step = balancing.balance(family.group, pairs.augmented(family.group, pair)).step
     change = output_change(facts, moved(family, step, roles), roles, x)
-    return Finding(0, max(left(step), change), left(balancing.balance(family.group, pair).step))
+    return Finding(0, largest(left(step), change), left(balancing.balance(family.group, pair).step))
 
 
 @lemma(
@@ -223,19 +223,26 @@ def augmented_rebalancing(trial: Trial) -> Finding:
     counter="the same pair at full rank",
 )
 def rebalancing_without_full_rank(trial: Trial) -> Finding:
-    group, pair = Group(trial.size.D), weights(trial, 2)
-    less = torch.ones(2, trial.size.D, 1, dtype=torch.float64)
-    less[0, 0] = 0
+    D, pair = trial.size.D, weights(trial, 2)
+    plain, rotary, partly = Group(D), Group(D, D), Group(D, 2)
+    less = torch.ones(2, D, 1, dtype=torch.float64)
+    less[0, list(rotary.pairs[0])] = 0
     poor = Pair(less * pair.A, pair.B)
+    less = torch.ones(2, D, 1, dtype=torch.float64)
+    less[0, list(partly.pairs[0])] = 0
+    poor_in_part = Pair(less * pair.A, pair.B)
 
-    def miss(one: Pair) -> float:
+    def miss(group: Group, one: Pair) -> float:
         found = balancing.balance(group, one)
         after = acting.act(found.step, one)
-        stays = float((after.A[0] - one.A[0]).norm() + (after.B[0] - one.B[0]).norm())
+        # Rotated pairs of rows are balanced each by itself, so only the one that has lost its rank stays.
+        rows = list(group.pairs[0]) if group.rotary else list(range(D))
+        stays = float((after.A[0, rows] - one.A[0, rows]).norm() + (after.B[0, rows] - one.B[0, rows]).norm())
         flags = float(bool(found.exists[0]) or not bool(found.exists[1]))
         return flags + stays + charge_left(group, Pair(after.A[1], after.B[1]))
 
-    return Finding(0, miss(poor), miss(pair))
+    worst = largest(miss(plain, poor), miss(rotary, poor), miss(partly, poor_in_part))
+    return Finding(0, worst, miss(plain, pair))
 
 
 @lemma(
@@ -262,8 +269,8 @@ def gradients_are_contragredient(trial: Trial) -> Finding:
         def miss(found: Pair, there: Pair = there, size: Tensor = size) -> float:
             return float((pairs.squared_norm(pairs.difference(found, there)) / size).sqrt().max())
 
-        worst = max(worst, miss(transporting.transport(step, here)))
-        as_weights = min(as_weights, miss(acting.act(step, here)))
+        worst = largest(worst, miss(transporting.transport(step, here)))
+        as_weights = smallest(as_weights, miss(acting.act(step, here)))
     return Finding(0, worst, as_weights)
 
 

@@ -1,5 +1,6 @@
 """What a claim is tried on: random weights, biases and inputs of one size, in float64, drawn from one seed."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -114,6 +115,16 @@ def moved(family: PairFamily, step: acting.Move, roles: Mapping[str, Tensor]) ->
 def difference(after: Tensor, before: Tensor) -> float:
     """‖after − before‖ / ‖before‖ in the Frobenius norm."""
     return float((after - before).norm() / before.norm())
+
+
+def largest(*values: float) -> float:
+    """The largest, or NaN when any is NaN: Python's own would pass over it, and what can't be computed would hold."""
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def smallest(*values: float) -> float:
+    """The smallest, or NaN when any is NaN."""
+    return -largest(*(-value for value in values))
 
 
 def output_change(facts: Attention, after: Roles, before: Roles, x: Tensor, variant: Variant = PLAIN) -> float:
