@@ -26,6 +26,8 @@ from identcli.symmetry.product import spectrum, triangles
 # A head stands out when it lies so many times further from the median than the median head does (0.6745 makes the unit
 # a standard deviation for a normal distribution; 3.5 is the customary limit for this score).
 OUTLIER = 3.5
+# Differences of imbalance below this are those of rounding in half precision.
+LEAST = 1e-4
 Progress = Callable[[int, int], None]
 
 
@@ -227,7 +229,7 @@ def standing_out(rows: Sequence[Row], most: int = 10) -> list[tuple[Row, float]]
         spread = median(abs(row.imbalance - middle) for row in own)
         for row in own:
             score = 0.6745 * (row.imbalance - middle) / spread if spread else 0.0
-            if abs(score) > OUTLIER:
+            if abs(score) > OUTLIER and abs(row.imbalance - middle) > LEAST:
                 found.append((row, score))
     return sorted(found, key=lambda one: -abs(one[1]))[:most]
 

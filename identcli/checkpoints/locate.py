@@ -258,7 +258,7 @@ def _site(
         for letter in "QKVO":
             if getattr(demanded, f"{letter.lower()}_bias") and not getattr(facts, f"{letter.lower()}_bias"):
                 checkpoint.entry(site.of(site.layers[0]) + kind.bias(letter))
-        if stack.model_type != kind.name and stack.attention.layers > len(site.layers) and stack.attention.layers > 1:
+        if stack.attention.layers > len(site.layers):
             absent = next(n for n in range(stack.attention.layers) if n not in site.layers)
             checkpoint.entry(site.of(absent) + kind.weight("Q"))
         places = kind.places(site.at, facts)

@@ -95,7 +95,7 @@ def _two(first: Member, second: Member, console: Console) -> None:
         table.add_row(str(layer), str(len(some)), *(_number(v) for v in (before, after, gap)), _number(changed, 3))
     console.print(table)
     same = max((pair.spectrum for pair in pairs if math.isfinite(pair.spectrum)), default=math.nan)
-    console.print(Text(f"spectra of the products differ by at most {_number(same, 3)}: what balancing alone can't do"))
+    console.print(Text(f"spectra of the products differ by at most {_number(same, 3)}; balancing changes none of that"))
 
 
 def _series(members: Sequence[Member], console: Console) -> None:
