@@ -11,7 +11,7 @@ HOLDS = {True: "holds", False: "FAILS", None: "not decided"}
 
 def number(value: float | None, relation: str = "=") -> str:
     """A value for people: whole numbers in full, others with three digits, a dash for none; ≥ and ≤ in front."""
-    if value is None or math.isnan(value):
+    if value is None or not math.isfinite(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e9:
         text = f"{int(value):,}"
@@ -30,13 +30,13 @@ def erratum(outcome: Outcome) -> dict[str, str] | None:
 
 
 def row(outcome: Outcome) -> dict[str, Any]:
-    """One outcome with plain values; undefined numbers are None."""
+    """One outcome with plain values; undefined numbers are None, and a bound is text: `≥ 0.001`."""
     claim = outcome.claim
     return {
         "id": claim.id,
         "section": claim.section,
         "statement": claim.statement,
-        "predicted": _plain(outcome.predicted),
+        "predicted": _plain(outcome.predicted) if claim.relation == "=" else number(outcome.predicted, claim.relation),
         "measured": _plain(outcome.measured),
         "tolerance": claim.tolerance,
         "holds": outcome.holds,

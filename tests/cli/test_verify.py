@@ -31,6 +31,12 @@ def test_json_has_the_shape_that_scripts_rely_on(capsys: pytest.CaptureFixture[s
     assert list(erratum) == ["printed", "why", "right"]
     assert next(row["erratum"] for row in found if row["id"] == "general-S") is None
     assert all(row["holds"] is True and isinstance(row["measured"], int | float) for row in found)
+    assert all(abs(row["measured"] - row["predicted"]) <= row["tolerance"] for row in found)
+
+
+def test_a_bound_is_written_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["verify", "lemmas", "key-bias-with-sink", "--json"]) == 0
+    assert rows(capsys)[0]["predicted"] == "≥ 0.001"
 
 
 def test_table_and_errata_fit_on_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
