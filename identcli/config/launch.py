@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from identcli.config.folders import conf_dir
 from identcli.config.overrides import quote
-from identcli.config.plugins import register
+from identcli.config.plugins import PointSweeper, register
 from identcli.config.preflight import VERSION_BASE, plain
 from identcli.config.schema import RunConfig, parse
 
@@ -24,8 +24,14 @@ def run(task: Task, words: list[str], folder: Path, user_folder: Path | None) ->
     _call(task, [*words, f"hydra.run.dir={quote(str(folder))}"], user_folder)
 
 
-def sweep(task: Task, words: list[str], folder: Path, user_folder: Path | None) -> None:
-    """Run `task` for every point of the sweep whose folder this is. Launchers pickle it: a function of a module."""
+def sweep(
+    task: Task, words: list[str], folder: Path, user_folder: Path | None, only: Collection[str] | None = None
+) -> None:
+    """Run `task` for every point of the sweep whose folder this is, or for those in the folders `only`.
+
+    Launchers pickle the task: a function of a module.
+    """
+    PointSweeper.only = None if only is None else frozenset(only)
     _call(task, ["--multirun", *words, f"hydra.sweep.dir={quote(str(folder))}"], user_folder)
 
 
@@ -36,7 +42,12 @@ def show(flags: list[str], words: list[str], user_folder: Path | None) -> None:
 
 def launched(composed: Any) -> tuple[RunConfig, Path]:
     """Inside a task: its validated config and its folder."""
-    return parse(plain(composed)), Path(HydraConfig.get().runtime.output_dir)
+    return parse(plain(composed)), folder_of_job()
+
+
+def folder_of_job() -> Path:
+    """Inside a task: its folder."""
+    return Path(HydraConfig.get().runtime.output_dir)
 
 
 def _nothing(composed: Any) -> None:

@@ -35,7 +35,11 @@ class PointSweeper(Sweeper):
     """Launches the points that sweep.json in the sweep's folder lists: all in one batch, or max_batch_size at a time.
 
     The points are worked out before (`identcli.config.points`), so that each is checked before anything is written.
+    `only`, when set, names the folders of those that are to be launched. A job is told its folder and no more: what it
+    trains stands in sweep.json, whatever has become of the YAML files since.
     """
+
+    only: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, max_batch_size: int | None, points: Sequence[Any], params: Any) -> None:
         self.max_batch_size = max_batch_size
@@ -51,9 +55,10 @@ class PointSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         assert self.config is not None
         assert self.launcher is not None
-        listed = record.read_sweep(Path(self.config.hydra.sweep.dir))["points"]
-        jobs = [[*arguments, *p["overrides"], f"hydra.sweep.subdir={quote(p['folder'])}"] for p in listed]
-        size = self.max_batch_size or len(jobs)
+        listed = [point["folder"] for point in record.read_sweep(Path(self.config.hydra.sweep.dir))["points"]]
+        wanted = [folder for folder in listed if self.only is None or folder in self.only]
+        jobs = [[*arguments, f"hydra.sweep.subdir={quote(folder)}"] for folder in wanted]
+        size = self.max_batch_size or len(jobs) or 1
         return [
             self.launcher.launch(jobs[start : start + size], initial_job_idx=start)
             for start in range(0, len(jobs), size)

@@ -124,6 +124,27 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
         return wanted
 
 
+def again(recorded: Sequence[str], words: Sequence[str], user_folder: Path | None = None) -> list[str]:
+    """What Hydra is given when a sweep is resumed: what was typed when it began, and `words`, which only launch it.
+
+    ConfigErrors for a word that would change what a point is, and for recorded ones that can't be composed any more.
+    """
+    with _hydra(user_folder) as loader:
+        before, now = overrides.read(recorded, loader), overrides.read(words, loader)
+        for key in now.keys:
+            launches = key.startswith(("hydra/launcher", "hydra.launcher", "hydra.job"))
+            if not launches and key != "hydra.sweeper.max_batch_size":
+                now.errors.append(f"{key}: a sweep is resumed with the points it has; only its launcher may change")
+        given = {**before.fixed, **now.fixed}
+        try:
+            _composed(list(given.values()))
+        except ConfigErrors as wrong:
+            raise now.with_more([*before.errors, *wrong.messages]) from None
+        if now.errors or before.errors:
+            raise now.with_more(before.errors)
+        return list(given.values())
+
+
 def _points(typed: overrides.Typed, sweeper: dict[str, Any], loader: ConfigLoader) -> list[points.Point]:
     params = {key: value for key, value in (sweeper["params"] or {}).items() if key not in typed.keys}
     swept, errors = {}, []

@@ -1,11 +1,17 @@
-"""Ctrl-C and polite kills: the first lets the step end, so that a checkpoint of a whole state can be written."""
+"""Ctrl-C and polite kills: the first lets the step end, so that a checkpoint of a whole state can be written.
+
+A launcher or a cluster may pass on the signal that the terminal has sent already: within a second it is the same one.
+"""
 
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+SAME_S = 1.0
 
 logger = logging.getLogger("ident")
 
@@ -15,11 +21,14 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self._first = 0.0
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and time.monotonic() - self._first > SAME_S:
             raise KeyboardInterrupt
-        self.asked = True
+        if self.asked:
+            return
+        self.asked, self._first = True, time.monotonic()
         logger.info("asked to stop by %s: ending this step; asked again: at once", signal.Signals(number).name)
 
 

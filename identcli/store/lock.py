@@ -9,9 +9,13 @@ from pathlib import Path
 from identcli.architecture.errors import UserError
 
 
+class InUse(UserError):
+    """Another process holds the folder."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder`/.lock while inside. UserError, at once, when another process holds it.
+    """Hold `folder`/.lock while inside. InUse, at once, when another process holds it.
 
     The system takes the lock back when the process ends, so that a kill leaves none behind. On a network file system
     this is as good as its flock.
@@ -21,9 +25,21 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise UserError(f"{folder}: in use by another process, {file.read().strip() or 'unknown'}") from None
+            raise InUse(f"{folder}: in use by another process, {file.read().strip() or 'unknown'}") from None
         file.truncate(0)
         file.write(f"pid {os.getpid()}")
         file.flush()
         yield
         file.truncate(0)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder now."""
+    try:
+        with (folder / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

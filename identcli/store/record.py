@@ -15,7 +15,7 @@ from identcli.architecture.errors import UserError
 from identcli.store import atomic, strictjson
 from identcli.store.environment import describe
 
-STATES = ("running", "finished", "failed", "diverged", "interrupted")
+STATES = ("running", "finished", "failed", "diverged", "interrupted", "lost")
 
 # Text that some YAML reader takes for a number or a truth value though PyYAML does not: 1e5, 0o17, y.
 _AMBIGUOUS = re.compile(
@@ -67,10 +67,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def config_hash(config: dict[str, Any]) -> str:
     """12 hex digits that two configs share exactly when they ask for the same results.
 
-    The first digits of the SHA-256 of the config as canonical JSON, without what changes no result: `name`, `device`
-    and `stop_at`.
+    The first digits of the SHA-256 of the config as canonical JSON, without what changes no result: `name`, `device`,
+    `stop_at` and `loggers`.
     """
-    asked = {key: value for key, value in config.items() if key not in ("name", "device", "stop_at")}
+    asked = {key: value for key, value in config.items() if key not in ("name", "device", "stop_at", "loggers")}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

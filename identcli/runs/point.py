@@ -1,0 +1,113 @@
+"""One run of a sweep, in whatever process and on whatever machine the launcher gives it."""
+
+import contextlib
+import math
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from identcli.architecture.errors import UserError
+from identcli.config import launch
+from identcli.config.schema import RunConfig, parse
+from identcli.runs import stop
+from identcli.runs.apart import Ended, apart
+from identcli.store import record
+from identcli.store.folder import is_run
+from identcli.store.lock import InUse
+
+INTERRUPTED = "interrupted"
+
+_BEGAN = (os.getpid(), os.getppid())
+_launching: set[int] = set()
+
+
+def point(composed: Any) -> float:
+    """Train one point from where it stands: the last validation loss, NaN if there is none.
+
+    It trains in a process of its own, so that a kill ends this run and no other. A failure is written down and ends
+    this run alone; a sweeper that searches is told of it by the exception. Of a listed point config and identity are
+    those of sweep.json. A launcher pickles this function by its name.
+    """
+    folder = launch.folder_of_job()
+    sweep = record.read_sweep(folder.parent)
+    listed = next((each for each in sweep["points"] if each["folder"] == folder.name), None)
+    config = parse(listed["config"]) if listed else launch.launched(composed)[0]
+    orphaned = _orphaned()
+    if orphaned() or stop.reason_of(folder.parent) is not None:
+        if not listed:
+            raise KeyboardInterrupt
+        return math.nan
+
+    import identcli.runs.resume  # noqa: F401  # once, here: the child begins with it
+
+    try:
+        apart(
+            lambda: _train(config, folder, sweep["command"]),
+            lambda: orphaned() or stop.reason_of(folder.parent) == INTERRUPTED,
+        )
+    except Ended as ended:
+        _write_down(config, folder, "lost", str(ended), str(ended), pid=ended.pid)
+    return _fared(folder, sweep)
+
+
+def launches_here() -> None:
+    """Say that this process launches the sweep: points that run in it aren't orphans when its shell is gone."""
+    _launching.add(os.getpid())
+
+
+def _orphaned() -> Callable[[], bool]:
+    """Whether the process that launches the sweep is gone, as seen from a worker that it has started."""
+    pid, parent = _BEGAN
+    if os.getpid() != pid or pid in _launching:
+        return lambda: False
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is answered by the launching process
+    return lambda: os.getppid() != parent
+
+
+def _train(config: RunConfig, folder: Path, command: list[str]) -> None:
+    from identcli.runs.resume import resume
+    from identcli.runs.train import run
+
+    try:
+        if is_run(folder):
+            resume(folder, {}, command, live=False)
+        else:
+            run(config, folder, command, live=False)
+    except InUse:
+        pass  # the other process writes how it fares
+    except Exception as failure:
+        reason = str(failure) if isinstance(failure, UserError) else f"{type(failure).__name__}: {failure}".strip()
+        _write_down(config, folder, "failed", reason, "".join(traceback.format_exception(failure)))
+
+
+def _write_down(config: RunConfig, folder: Path, state: str, reason: str, log: str, **fields: Any) -> None:
+    """How a run ended that could not write it itself. Where the disk takes nothing, the run stays as it is."""
+    plain = config.to_dict()
+    with contextlib.suppress(OSError):
+        if not (folder / "config.yaml").exists():
+            record.write_config(folder, plain)
+        with (folder / "run.log").open("a", encoding="utf-8") as file:
+            file.write(log.rstrip() + "\n")
+        record.write_status(
+            folder,
+            state=state,
+            error=reason.splitlines()[0],
+            steps=config.steps,
+            config_hash=record.config_hash(plain),
+            **fields,
+        )
+
+
+def _fared(folder: Path, sweep: Mapping[str, Any]) -> float:
+    status = record.read_status(folder) if is_run(folder) else {}
+    state, error = status.get("state"), status.get("error")
+    if state in ("failed", "lost", "diverged"):
+        if sweep.get("fail_fast"):
+            stop.ask(folder.parent, f"{folder.name} {state}, with --fail-fast")
+        if not sweep["points"] and state != "diverged":
+            raise RuntimeError(error)
+    loss = status.get("val_loss") if state == "finished" else None
+    return math.nan if loss is None else float(loss)

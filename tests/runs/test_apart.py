@@ -1,0 +1,91 @@
+"""A function in a process of its own: its answer, its end, and who tells it to end."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from identcli.runs.apart import Ended, apart
+from identcli.runs.interruption import interruption
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
+
+
+def wait_for_the_signal():
+    with interruption() as asked:
+        while not asked.asked:
+            time.sleep(0.01)
+    return "ended politely"
+
+
+def test_the_answer_comes_from_another_process():
+    pid, text = apart(lambda: [os.getpid(), "é" * 100_000])
+    assert pid != os.getpid()
+    assert text == "é" * 100_000, "longer than a pipe holds"
+
+
+def test_a_kill_is_named_and_costs_nothing_here():
+    with pytest.raises(Ended, match="killed by SIGKILL: out of memory?") as caught:
+        apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert caught.value.pid != os.getpid()
+    with pytest.raises(Ended, match="killed by SIGSEGV"):
+        apart(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+def test_what_escapes_is_shown_and_named(capfd):
+    def broken():
+        raise RuntimeError("nothing works")
+
+    with pytest.raises(Ended, match="its process ended with status 1"):
+        apart(broken)
+    assert "RuntimeError: nothing works" in capfd.readouterr().err
+
+
+def test_it_is_told_once_when_it_is_to_stop():
+    assert apart(wait_for_the_signal, stop=lambda: True) == "ended politely"
+
+
+def test_a_polite_kill_is_passed_on_and_waited_for():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("here"))
+    try:
+        parent = os.getpid()
+
+        def tell_the_parent():
+            os.kill(parent, signal.SIGTERM)
+            return wait_for_the_signal()
+
+        assert apart(tell_the_parent) == "ended politely"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["here"], "and what this process does with it happens too"
+
+
+def test_it_ends_with_its_parent(tmp_path):
+    """The parent is killed; the child, which nobody waits for any more, ends politely."""
+    file = tmp_path / "said"
+    middle = os.fork()
+    if middle == 0:
+        try:
+            apart(lambda: [os.kill(os.getppid(), signal.SIGKILL), file.write_text(wait_for_the_signal())])
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1]) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert file.read_text() == "ended politely"
+
+
+def test_an_interruption_here_leaves_no_child():
+    child = []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apart(lambda: time.sleep(60), stop=lambda: child or interrupt())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
