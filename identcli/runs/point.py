@@ -41,7 +41,10 @@ def point(composed: Any) -> float:
             raise KeyboardInterrupt
         return math.nan
 
-    import identcli.runs.resume  # noqa: F401  # once, here: the child begins with it
+    # Once, here: each child begins with it. The first optimizer would import torch._dynamo, which takes a while.
+    import torch._dynamo  # noqa: F401
+
+    import identcli.runs.resume  # noqa: F401
 
     try:
         apart(

@@ -84,31 +84,20 @@ def record_sweep(folder, words):
     record.write_sweep(folder, {"command": [], "words": words, "config_dir": None, "points": points})
 
 
-def test_killed_workers_cost_their_own_points_at_most(here, capsys):
-    """Two processes side by side: a point is killed; then, while another trains, the worker that launched it."""
+def test_a_killed_point_costs_the_batch_nothing(here, capsys):
+    """Two processes side by side; that the process of a launcher is killed is in benchmarks/soak.py."""
     sweep = here / "outputs/sweep1"
 
-    def status(name):
-        try:
-            return json.loads((sweep / name / "status.json").read_text())
-        except (OSError, ValueError):
-            return {}
-
     def kill():
-        while not status("seed-1").get("step"):
+        status = sweep / "seed-1/status.json"
+        while not status.exists() or not json.loads(status.read_text())["step"]:
             time.sleep(0.02)
-        os.kill(status("seed-1")["pid"], signal.SIGKILL)
-        while not (status("seed-3").get("step") and status("seed-1")["state"] == "lost"):
-            time.sleep(0.02)
-        with open(f"/proc/{status('seed-3')['pid']}/stat") as file:
-            os.kill(int(file.read().split()[3]), signal.SIGKILL)
+        os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    words = [*SMALL, "steps=400", "eval.every=400", "collect=off", "checkpoint.every=50", "seed=1,2,3"]
+    words = [*SMALL, "steps=300", "eval.every=300", "collect=off", "checkpoint.every=50", "seed=1,2"]
     assert answer(["sweep", *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]) == 1
-    assert [row.state for row in rows(sweep)] == ["lost", "finished", "finished"]
-    said = capsys.readouterr()
-    assert said.err.count("the launcher broke down, launching again: ") == 1
-    assert "lost: seed=1: killed by SIGKILL: out of memory? (log: outputs/sweep1/seed-1/run.log)\n" in said.err
-    for seed in (2, 3):
-        assert list(metrics.read(sweep / f"seed-{seed}", "train")["step"]) == list(range(400))
+    assert [row.state for row in rows(sweep)] == ["lost", "finished"]
+    lost = "lost: seed=1: killed by SIGKILL: out of memory? (log: outputs/sweep1/seed-1/run.log)\n"
+    assert lost in capsys.readouterr().err
+    assert list(metrics.read(sweep / "seed-2", "train")["step"]) == list(range(300))
