@@ -13,11 +13,11 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.architecture.pairs import Circuit
 from identcli.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from identcli.checkpoints.layer import PIECE, all_finite, pieces, views
+from identcli.checkpoints.layer import all_finite, parts, piece, views
 from identcli.checkpoints.locate import CIRCUITS, NO_FLAGS, Flags, NoAttention, Pairs, locate
 from identcli.checkpoints.tensor_file import read
 from identcli.checkpoints.unjudged import Skipped
-from identcli.checkpoints.workers import each
+from identcli.checkpoints.workers import SMALL, each
 from identcli.layouts.located import Located
 from identcli.symmetry.balance import balance
 from identcli.symmetry.pair import Pair
@@ -124,8 +124,9 @@ def audit_opened(
     rows: list[Row] = []
     notes = list(found.notes)
     jobs = [(pairs, layer) for pairs in found.located for layer in pairs.layers]
-    largest = max((_bytes(checkpoint, *job) for job in jobs), default=0)
-    for done, judged in enumerate(each(jobs, lambda job: _layer(checkpoint, *job), largest), start=1):
+    small = all(bytes_of(checkpoint, *job) <= SMALL for job in jobs)
+    layers = each(jobs, lambda job: _layer(checkpoint, *job, side_by_side=not small), side_by_side=small)
+    for done, judged in enumerate(layers, start=1):
         rows += judged
         if progress:
             progress(done, len(jobs))
@@ -140,20 +141,23 @@ def audit_opened(
     return Audit(checkpoint.path, found.layout, rows, found.skipped, notes, _moves(found))
 
 
-def _bytes(checkpoint: Checkpoint, pairs: Located, layer: int) -> int:
-    """What the layer takes in memory: its tensors, and one piece of them in float64 with its triangles' workspace."""
-    return sum(checkpoint.entry(name).bytes for name in pairs.names(layer)) + 2 * PIECE
+def bytes_of(checkpoint: Checkpoint, pairs: Located, layer: int) -> int:
+    """What the tensors of these pairs take in memory, in the file's dtype."""
+    return sum(checkpoint.entry(name).bytes for name in pairs.names(layer))
 
 
-def _layer(checkpoint: Checkpoint, pairs: Located, layer: int) -> list[Row]:
-    rows = []
+def _layer(checkpoint: Checkpoint, pairs: Located, layer: int, *, side_by_side: bool) -> list[Row]:
     roles = views(pairs, layer, lambda name: read(checkpoint.entry(name)))
-    group = pairs.family.group
-    for piece in pieces(pairs, roles):
-        judged = judge(group, Pair(piece.pair.A, piece.pair.B))
+
+    def work(groups: slice) -> Judged:
+        pair = piece(pairs, roles, groups).pair
+        return judge(pairs.family.group, Pair(pair.A, pair.B))
+
+    rows: list[Row] = []
+    for judged in each(parts(pairs, roles), work, side_by_side=side_by_side):
         numbers = torch.stack(judged[:-1])[:, 0].T.tolist()
         values = judged.spectrum[0].tolist()
-        for at, (of_pair, singular) in enumerate(zip(numbers, values, strict=True), start=piece.groups.start):
+        for at, (of_pair, singular) in enumerate(zip(numbers, values, strict=True), start=len(rows)):
             beta, imbalance, norm_aa, norm_bb, tau, removable, condition = of_pair
             row = Row(
                 *(pairs.family.circuit, layer, at, beta, imbalance, norm_aa, norm_bb, tau),

@@ -1,4 +1,4 @@
-"""The pairs of one layer of a checkpoint, in pieces small enough to be float64 beside the tensors that they lie in."""
+"""The pairs of one layer of a checkpoint, in pieces small enough to be float64 beside the tensors they lie in."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -37,20 +37,28 @@ def views(pairs: Located, layer: int, get: Callable[[str], Tensor]) -> dict[str,
     return found
 
 
-def pieces(pairs: Located, roles: Mapping[str, Tensor]) -> Iterator[Piece]:
-    """The layer's pairs, so many kv groups at a time as fit into PIECE bytes."""
+def parts(pairs: Located, roles: Mapping[str, Tensor]) -> list[slice]:
+    """The layer's kv groups, so many at a time as fit into PIECE bytes of float64."""
     total = pairs.family.groups
     each = 8 * sum(view.numel() for view in roles.values()) // total
     step = max(1, PIECE // max(1, each))
-    for first in range(0, total, step):
-        groups = slice(first, min(first + step, total))
-        family = replace(pairs.family, layers=1, groups=groups.stop - groups.start)
-        yield Piece(groups, family, _gathered(family, groups, roles))
+    return [slice(first, min(first + step, total)) for first in range(0, total, step)]
 
 
-def again(piece: Piece, roles: Mapping[str, Tensor]) -> Pair:
+def piece(pairs: Located, roles: Mapping[str, Tensor], groups: slice) -> Piece:
+    """Some of the layer's kv groups as pairs in float64, copied."""
+    family = replace(pairs.family, layers=1, groups=groups.stop - groups.start)
+    return Piece(groups, family, _gathered(family, groups, roles))
+
+
+def pieces(pairs: Located, roles: Mapping[str, Tensor]) -> Iterator[Piece]:
+    """All pieces of a layer, one after the other."""
+    return (piece(pairs, roles, groups) for groups in parts(pairs, roles))
+
+
+def again(where: Piece, roles: Mapping[str, Tensor]) -> Pair:
     """The pairs of a piece as the tensors hold them now."""
-    return _gathered(piece.family, piece.groups, roles)
+    return _gathered(where.family, where.groups, roles)
 
 
 def _gathered(family: PairFamily, groups: slice, roles: Mapping[str, Tensor]) -> Pair:
@@ -65,8 +73,8 @@ def all_finite(pair: Pair) -> Tensor:
     return torch.stack(sums).isfinite().all(0)
 
 
-def put(piece: Piece, pair: Pair, roles: Mapping[str, Tensor]) -> None:
+def put(where: Piece, pair: Pair, roles: Mapping[str, Tensor]) -> None:
     """Write a pair back into the views that the piece came from, rounded to their dtype."""
-    for role, values in scatter(piece.family, pair).items():
-        view = roles[role][piece.groups]
+    for role, values in scatter(where.family, pair).items():
+        view = roles[role][where.groups]
         view.copy_(values.reshape(view.shape))

@@ -19,14 +19,14 @@ from identcli.architecture.errors import UserError
 from identcli.architecture.groups import Group
 from identcli.architecture.pairs import Circuit
 from identcli.checkpoints import pickled_file
-from identcli.checkpoints.audit import Progress
+from identcli.checkpoints.audit import Progress, bytes_of
 from identcli.checkpoints.certificate import Certificate, Moved
 from identcli.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
-from identcli.checkpoints.layer import PIECE, Piece, again, all_finite, pieces, put, views
+from identcli.checkpoints.layer import Piece, again, all_finite, parts, piece, put, views
 from identcli.checkpoints.locate import CIRCUITS, NO_FLAGS, Flags, NoAttention, locate
 from identcli.checkpoints.tensor_file import Entry, read, write
 from identcli.checkpoints.unjudged import Skipped
-from identcli.checkpoints.workers import each
+from identcli.checkpoints.workers import SMALL, each
 from identcli.layouts.located import Located
 from identcli.store import atomic
 from identcli.symmetry.act import act
@@ -86,7 +86,7 @@ class Moves(NamedTuple):
 def move(checkpoint: Checkpoint, located: Sequence[Located], progress: Progress | None = None) -> Moves:
     """Balance the pairs in the files of the checkpoint, in place, a layer at a time."""
     jobs = _jobs(checkpoint, located)
-    largest = max(sum(checkpoint.entry(n).bytes for n in pairs.names(layer)) for job in jobs for pairs, layer in job)
+    small = all(bytes_of(checkpoint, pairs, layer) <= SMALL for job in jobs for pairs, layer in job)
 
     def work(job: list[tuple[Located, int]]) -> list[Moved]:
         rows = []
@@ -97,13 +97,13 @@ def move(checkpoint: Checkpoint, located: Sequence[Located], progress: Progress 
                 tensors[name] = read(checkpoint.entry(name))
                 return tensors[name]
 
-            rows += move_layer(pairs, layer, views(pairs, layer, get))
+            rows += move_layer(pairs, layer, views(pairs, layer, get), side_by_side=not small)
             for name, tensor in tensors.items():
                 write(checkpoint.entry(name), tensor)
         return rows
 
     rows: list[Moved] = []
-    for done, some in enumerate(each(jobs, work, largest + 3 * PIECE), start=1):
+    for done, some in enumerate(each(jobs, work, side_by_side=small), start=1):
         rows += some
         if progress:
             progress(done, len(jobs))
@@ -111,27 +111,30 @@ def move(checkpoint: Checkpoint, located: Sequence[Located], progress: Progress 
     return Moves(rows, {name for pairs in located for layer in pairs.layers for name in pairs.names(layer)})
 
 
-def move_layer(pairs: Located, layer: int, roles: Mapping[str, Tensor]) -> list[Moved]:
+def move_layer(pairs: Located, layer: int, roles: Mapping[str, Tensor], *, side_by_side: bool = False) -> list[Moved]:
     """Balance one layer in the tensors behind its roles, and say what that did to each pair.
 
     Balanced are the weights alone (imbalance 0, as the paper has it); biases are carried along, and take part in the
     products that are compared. A pair keeps its bits where there is no balanced point, where its numbers aren't finite,
     and where the dtype of its tensors can't hold the balanced ones.
     """
-    rows: list[Moved] = []
-    for piece in pieces(pairs, roles):
-        before, finite = piece.pair, all_finite(piece.pair)
+
+    def work(groups: slice) -> list[Moved]:
+        some = piece(pairs, roles, groups)
+        before, finite = some.pair, all_finite(some.pair)
         step, exists = balance(pairs.family.group, _where(finite, Pair(before.A, before.B)))
         exists &= finite
         after = _where(exists, act(step, before), before)
-        put(piece, after, roles)
-        holds = all_finite(again(piece, roles)) | ~finite
+        put(some, after, roles)
+        holds = all_finite(again(some, roles)) | ~finite
         if not bool(holds.all()):
             after = _where(holds, after, before)
-            put(piece, after, roles)
+            put(some, after, roles)
         whys = _whys(pairs.family.group, exists, finite, holds)
-        rows += _compared(pairs, layer, piece, _where(finite, after), _where(finite, again(piece, roles)), whys)
-    return rows
+        return list(_compared(pairs, layer, some, _where(finite, after), _where(finite, again(some, roles)), whys))
+
+    # Different kv groups lie in different parts of the tensors, so that none writes where another reads.
+    return [row for rows in each(parts(pairs, roles), work, side_by_side=side_by_side) for row in rows]
 
 
 def _where(mask: Tensor, pair: Pair, other: Pair | None = None) -> Pair:
@@ -161,9 +164,9 @@ def _whys(group: Group, exists: Tensor, finite: Tensor, holds: Tensor) -> list[s
 
 
 def _compared(
-    pairs: Located, layer: int, piece: Piece, after: Pair, stored: Pair, whys: Sequence[str]
+    pairs: Located, layer: int, some: Piece, after: Pair, stored: Pair, whys: Sequence[str]
 ) -> Iterator[Moved]:
-    group, before = pairs.family.group, _where(all_finite(piece.pair), piece.pair)
+    group, before = pairs.family.group, _where(all_finite(some.pair), some.pair)
     columns = (
         _imbalance(before),
         _imbalance(after),
@@ -172,7 +175,7 @@ def _compared(
         change(group, augmented(group, before), augmented(group, stored)),
     )
     numbers = torch.stack(columns)[:, 0].T.tolist()
-    for at, (why, of_pair) in enumerate(zip(whys, numbers, strict=True), start=piece.groups.start):
+    for at, (why, of_pair) in enumerate(zip(whys, numbers, strict=True), start=some.groups.start):
         before_it, after_it, stored_it, change_it, change_stored = of_pair
         where = (pairs.family.circuit, pairs.part, layer, at)
         yield Moved(*where, before_it, after_it, stored_it, change_it, change_stored, why)
