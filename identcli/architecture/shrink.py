@@ -16,9 +16,10 @@ from identcli.architecture.tensors import parameters
 
 LENGTH = 5
 UNITS = 5
+MOST_IN_A_VALUE = 4
 # The Jacobian of more takes longer than a check should: its cost grows with the cube of the parameters.
-MOST_IN_W_Q = 200
-MOST_IN_TWO_LAYERS = 1000
+MOST_IN_W_Q = 320
+MOST_IN_TWO_LAYERS = 1400
 
 
 def shrink(architecture: Architecture) -> Architecture:
@@ -48,7 +49,9 @@ def _tokens(architecture: Architecture, width: int) -> tuple[int, int]:
     """Tokens and positions of the twin: V stays below E where it is, and V + T below E where that is."""
     few = _few_tokens(architecture)
     if few == "no":
-        return width + 2 * UNITS + 3, LENGTH
+        # In parallel branches the first MLP sees bare tokens: few of them it could learn by heart.
+        parallel = any(block.parallel != "no" for block in architecture.stack.blocks)
+        return width + (4 if parallel else 2) * UNITS + 3, LENGTH
     return (4, 4) if few == "unseen" else (3, width + 1)
 
 
@@ -74,9 +77,10 @@ def _width(block: Block) -> int:
     if block.latent:
         return 7
     size, _ = head_size(block.attention)
+    value = min(size, MOST_IN_A_VALUE)
     # A value bias without an output bias is identified while the values of all groups fit into the stream.
     alone = (block.attention.v_bias or block.norm.bias) and not block.attention.o_bias
-    return max(6, size + 2, _groups(block.attention) * size + 2 if alone else 0)
+    return max(6, size + 2, _groups(block.attention) * value + 2 if alone else 0)
 
 
 def _groups(attention: Attention) -> int:
@@ -113,7 +117,7 @@ def _block(block: Block, width: int, layers: int) -> Block:
 
 def _attention(block: Block, a: Attention, width: int, layers: int) -> Attention:
     size, rotary = (4, 2) if block.latent else head_size(a)
-    v_size = 2 if block.latent else size
+    v_size = 2 if block.latent else min(size, MOST_IN_A_VALUE)
     return replace(
         a,
         layers=layers,
