@@ -59,9 +59,10 @@ def equivalent(architecture: Architecture) -> Equivalent:
     real solution. UserError for latents, norms on queries and keys, and cross attention: 4.10 says nothing of them.
     """
     blocks = [block for stack in architecture.stacks for block in stack.blocks]
-    if len(architecture.stacks) > 1 or any(block.latent for block in blocks):
+    if len(architecture.stacks) > 1 or any(block.latent or block.qk_norm for block in blocks):
         raise UserError(
-            f"{architecture.name}: the paper's single-head equivalent (4.10) is of plain self-attention alone"
+            f"--equivalent: {architecture.name} has cross attention, latents or norms on queries and keys; "
+            "the paper's single-head equivalent (4.10) is of plain self-attention"
         )
     a = replace(blocks[0].attention, layers=1, rotary=0)
     weights = (a.heads + a.kv_groups) * (a.qk_size + a.v_size) * a.embedding

@@ -14,8 +14,9 @@ from identcli.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from identcli.checkpoints.tensor_file import FLOATS
 
 # Stored beside the parameters, and no parameters: masks, counters, tables that are computed, scales of packed weights.
+# The dot in front matters: attn.bias is GPT-2's mask, attn.c_attn.bias is a bias.
 _BUFFERS = re.compile(
-    r"(attn\.bias|masked_bias|attention\.bias|position_ids|inv_freq|scale_inv|e_score_correction_bias)$"
+    r"(^|\.)(attn\.bias|masked_bias|attention\.bias|position_ids|inv_freq|\w*scale_inv|e_score_correction_bias)$"
 )
 # Parts that the count of a text model or an encoder leaves out.
 _OUTSIDE = re.compile(

@@ -115,7 +115,9 @@ def _list(as_json: bool) -> None:
         return
     from identcli.cli import count_table
 
-    count_table.show_list([(entry["hf_id"], entry["name"], entry["model_type"], total) for entry, total in rows])
+    count_table.show_list(
+        [(entry["hf_id"].split()[0], entry["name"], entry["model_type"], total) for entry, total in rows]
+    )
 
 
 def _architectures(models: Sequence[str], assume: list[str]) -> "list[Architecture]":
