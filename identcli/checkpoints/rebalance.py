@@ -120,25 +120,40 @@ def move_layer(pairs: Located, layer: int, roles: Mapping[str, Tensor], *, side_
     """
 
     def work(groups: slice) -> list[Moved]:
-        some = piece(pairs, roles, groups)
-        before, finite = some.pair, all_finite(some.pair)
-        step, exists = balance(pairs.family.group, _where(finite, Pair(before.A, before.B)))
-        exists &= finite
-        after = _where(exists, act(step, before), before)
-        put(some, after, roles)
-        holds = all_finite(again(some, roles)) | ~finite
-        if not bool(holds.all()):
-            after = _where(holds, after, before)
-            put(some, after, roles)
-        whys = _whys(pairs.family.group, exists, finite, holds)
-        return list(_compared(pairs, layer, some, _where(finite, after), _where(finite, again(some, roles)), whys))
+        return _move_piece(pairs, layer, piece(pairs, roles, groups), roles)
 
     # Different kv groups lie in different parts of the tensors, so that none writes where another reads.
     return [row for rows in each(parts(pairs, roles), work, side_by_side=side_by_side) for row in rows]
 
 
+def _move_piece(pairs: Located, layer: int, some: Piece, roles: Mapping[str, Tensor]) -> list[Moved]:
+    group, finite = pairs.family.group, all_finite(some.pair)
+    before = _where(finite, some.pair)
+    step, exists = balance(group, Pair(before.A, before.B))
+    exists &= finite
+    after = _where(exists, act(step, some.pair), some.pair)
+    put(some, after, roles)
+    stored = again(some, roles)
+    holds = all_finite(stored) | ~finite
+    if not bool(holds.all()):
+        after, stored = _where(holds, after, some.pair), _where(holds, stored, some.pair)
+        put(some, stored, roles)
+    after, stored = _where(finite, after), _where(finite, stored)
+    columns = [_imbalance(before), _imbalance(after), _imbalance(stored)]
+    start = augmented(group, before)
+    columns.append(change(group, start, augmented(group, after)))
+    del after
+    columns.append(change(group, start, augmented(group, stored)))
+    whys = _whys(group, exists, finite, holds)
+    where = (pairs.family.circuit, pairs.part, layer)
+    rows = zip(whys, torch.stack(columns)[:, 0].T.tolist(), strict=True)
+    return [Moved(*where, at, a, b, c, d, e, why) for at, (why, (a, b, c, d, e)) in enumerate(rows, some.groups.start)]
+
+
 def _where(mask: Tensor, pair: Pair, other: Pair | None = None) -> Pair:
     """The pairs (…) of the mask, and those of `other`, or zeros, for the rest."""
+    if bool(mask.all()):
+        return pair
 
     def chosen(part: Tensor, rest: Tensor | None) -> Tensor:
         return torch.where(mask[..., None, None], part, torch.zeros((), dtype=part.dtype) if rest is None else rest)
@@ -161,24 +176,6 @@ def _whys(group: Group, exists: Tensor, finite: Tensor, holds: Tensor) -> list[s
         else:
             whys.append("" if fits else "the balanced values overflow the dtype of the file")
     return whys
-
-
-def _compared(
-    pairs: Located, layer: int, some: Piece, after: Pair, stored: Pair, whys: Sequence[str]
-) -> Iterator[Moved]:
-    group, before = pairs.family.group, _where(all_finite(some.pair), some.pair)
-    columns = (
-        _imbalance(before),
-        _imbalance(after),
-        _imbalance(stored),
-        change(group, augmented(group, before), augmented(group, after)),
-        change(group, augmented(group, before), augmented(group, stored)),
-    )
-    numbers = torch.stack(columns)[:, 0].T.tolist()
-    for at, (why, of_pair) in enumerate(zip(whys, numbers, strict=True), start=some.groups.start):
-        before_it, after_it, stored_it, change_it, change_stored = of_pair
-        where = (pairs.family.circuit, pairs.part, layer, at)
-        yield Moved(*where, before_it, after_it, stored_it, change_it, change_stored, why)
 
 
 def _imbalance(pair: Pair) -> Tensor:

@@ -30,28 +30,24 @@ def change(group: Group, before: Pair, after: Pair) -> Tensor:
     then those of all these products together, and W_KᵀW_Q, their real part, changes by no more.
     """
     changed, whole = before.A.new_zeros(before.A.shape[:-2]), before.A.new_zeros(before.A.shape[:-2])
-    for old, new in zip(_blocks(group, before), _blocks(group, after), strict=True):
-        difference = Pair(torch.cat([new.A, old.A], -2), torch.cat([new.B, -old.B], -2))
-        norms = [_squared_norm(pair) for pair in (difference, old)]
-        extra = norms[0].ndim - changed.ndim
-        changed, whole = (
-            total + norm.flatten(norm.ndim - extra).sum(-1) if extra else total + norm
-            for total, norm in zip((changed, whole), norms, strict=True)
-        )
+    # One side after the other: of a large layer each copy of a side counts.
+    of_A = [_both(new, old) for new, old in zip(_blocks(group, after.A), _blocks(group, before.A), strict=True)]
+    of_B = [_both(new, old, -1) for new, old in zip(_blocks(group, after.B), _blocks(group, before.B), strict=True)]
+    for (R_A, AA), (R_B, BB) in zip(of_A, of_B, strict=True):
+        # v̄ᵀu has conj(v) on the left; of real blocks the conjugate is the block itself.
+        difference = (R_B.conj() @ R_A.mT).abs().square().sum((-2, -1))
+        size = (AA * BB).real.sum((-2, -1))
+        changed = changed + difference.reshape(*changed.shape, -1).sum(-1)
+        whole = whole + size.reshape(*whole.shape, -1).sum(-1)
     return (changed / whole).sqrt()
 
 
-def _blocks(group: Group, pair: Pair) -> list[Pair]:
-    """The parts of the pair whose products the model uses: (…, pairs, 1, columns) complex, (…, D − rotary, columns)."""
-    blocks = []
-    if group.rotary:
-        # v̄ᵀu: the product below transposes without conjugating.
-        blocks.append(Pair(rotated_rows(group, pair.A)[..., None, :], rotated_rows(group, pair.B).conj()[..., None, :]))
-    if group.plain:
-        blocks.append(Pair(plain_rows(group, pair.A), plain_rows(group, pair.B)))
-    return blocks
+def _blocks(group: Group, matrix: Tensor) -> list[Tensor]:
+    """The rows that make a product of their own: (…, rotary/2, 1, columns) complex, and (…, D − rotary, columns)."""
+    blocks = [rotated_rows(group, matrix)[..., None, :]] if group.rotary else []
+    return [*blocks, plain_rows(group, matrix)] if group.plain else blocks
 
 
-def _squared_norm(pair: Pair) -> Tensor:
-    of = triangles(pair)
-    return (of.B @ of.A.mT).abs().square().sum((-2, -1))
+def _both(new: Tensor, old: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
+    """The triangle of [new; sign · old], and the Gram matrix of old."""
+    return torch.linalg.qr(torch.cat([new, sign * old], -2).mT, mode="r").R, old @ old.mH
