@@ -56,7 +56,9 @@ def small_vocabulary(
         terms.append(Term("small_vocabulary", words, rotations, only_at_least=False))
     if inputs.vocab + inputs.positions - 1 < architecture.width - 1:
         bias = " + (E - V - T)" if stack.blocks[0].attention.o_bias else ""
-        text = Formula(f"3*E*(E - V - T){bias}", letters)
+        a = stack.blocks[0].attention
+        rows = {"H": a.heads, "G": a.kv_groups, "D": a.qk_size, "C": a.v_size}
+        text = Formula(f"(H*D + G*D + G*C)*(E - V - T){bias}", letters | rows)
         terms.append(Term("unseen_directions", "columns that no input meets", text, only_at_least=True))
     instead = {"table_trade", "residual_scale"} if terms and terms[0].name == "small_vocabulary" else set()
     return SmallVocabulary(tuple(terms), frozenset(instead))

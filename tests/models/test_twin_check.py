@@ -93,6 +93,10 @@ def test_few_tokens_with_a_tied_head() -> None:
     demo = check(gpt("demo", 4, 4, 128, 64, 65, bias=True), eps=False)
     assert demo.holds, demo.complaint
     assert "small_vocabulary" in demo.by_family
+    narrow = check(gpt("cpu", 6, 6, 384, 64, 65, bias=True))
+    assert narrow.holds, narrow.complaint
+    assert "unseen_directions" in narrow.by_family
+    assert narrow.predicted <= narrow.measured <= narrow.predicted + 20  # a lower bound, but a near one
 
 
 @pytest.mark.parametrize("missing", ["qk", "ones_direction", "table_trade"])
