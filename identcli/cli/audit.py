@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from identcli.architecture.errors import UserError
 from identcli.cli.checkpoint_options import Assume, Circuits, Heads, Layout, Rotary
 
 
@@ -47,7 +48,7 @@ def audit(
     chosen = [member for path in paths for member in members_of(path)] if series else paths
     flags = checkpoint_options.flags(layout, heads, rotary, assume)
     if parquet is not None and not parquet.absolute().parent.is_dir():
-        raise typer.BadParameter(f"--parquet {parquet}: there is no folder {parquet.absolute().parent}")
+        raise UserError(f"--parquet {parquet}: there is no folder {parquet.absolute().parent}")
     try:
         members = audit_all(
             chosen, flags, checkpoint_options.circuits(circuit), lambda title: Progress(f"audit of {title}")

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from identcli.architecture.errors import UserError
+
 if TYPE_CHECKING:
     from identcli.architecture.pairs import Circuit
     from identcli.checkpoints.locate import Flags
@@ -36,7 +38,7 @@ def flags(layout: str | None, heads: str | None, rotary: int | None, assume: str
     if heads is not None:
         parts = heads.split("/")
         if len(parts) > 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-            raise typer.BadParameter(f"--heads {heads}: must be a number of heads, or heads/kv groups, as 9/3")
+            raise UserError(f"--heads {heads}: must be a number of heads, or heads/kv groups, as 9/3")
         numbers[: len(parts)] = [int(part) for part in parts]
     keys = tuple(key.strip() for key in assume.split(",") if key.strip()) if assume else ()
     return Flags(layout, numbers[0], numbers[1], rotary, keys)
@@ -48,5 +50,5 @@ def circuits(chosen: list[str] | None) -> "list[Circuit]":
 
     for one in chosen or ():
         if one not in CIRCUITS:
-            raise typer.BadParameter(f"--circuit {one}: must be qk or ov")
+            raise UserError(f"--circuit {one}: must be qk or ov")
     return [one for one in CIRCUITS if not chosen or one in chosen]
