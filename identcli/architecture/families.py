@@ -115,7 +115,10 @@ def families(architecture: Architecture, outputs: Outputs = "log_probs", eps: bo
         found += [Family(t.name, "model", t.group, t.formula, only_at_least=t.only_at_least) for t in replaced.terms]
     order = list(NAMES)
     kept = [f for f in found if f.dimension]
-    return tuple(sorted(kept, key=lambda f: (not f.per_layer, order.index(f.name))))
+    places = list(dict.fromkeys(f.place for f in kept if f.per_layer))
+    return tuple(
+        sorted(kept, key=lambda f: (places.index(f.place) if f.per_layer else len(places), order.index(f.name)))
+    )
 
 
 # --- one run of equal layers

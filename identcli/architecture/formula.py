@@ -1,5 +1,6 @@
 """A formula is text over letters: what is printed is what is computed, so no formula is written twice."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,11 @@ class Formula:
     def value(self) -> int:
         # The text comes from this package, never from a user; it sees the letters and min, nothing else.
         return int(eval(self.text, {"__builtins__": {}, "min": min}, dict(self.letters)))
+
+    @property
+    def used(self) -> dict[str, int]:
+        """The letters that occur in the text, with their values."""
+        return {letter: value for letter, value in self.letters.items() if re.search(rf"\b{letter}\b", self.text)}
 
     def __str__(self) -> str:
         text = self.text.replace("**2", "²").replace("//", "/").replace("*", "·")

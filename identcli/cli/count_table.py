@@ -66,6 +66,7 @@ def _one(console: Console, counted: "Count") -> None:
     console.print(facts)
     console.print()
     console.print(_families(counted))
+    _letters(console, counted)
     console.print()
     outputs = {"log_probs": "log-probabilities", "logits": "logits"}[counted.outputs]
     seen = outputs if counted.architecture.head else "hidden states"
@@ -83,8 +84,8 @@ def _one(console: Console, counted: "Count") -> None:
 
 def _families(counted: "Count") -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("family", overflow="fold", max_width=31)
-    table.add_column("group", overflow="fold", max_width=30, style="dim")
+    table.add_column("family", overflow="fold", min_width=27, max_width=28)
+    table.add_column("group", overflow="fold", max_width=26, style="dim")
     table.add_column("dimension", overflow="fold")
     table.add_column("each", justify="right", no_wrap=True)
     table.add_column("in all", justify="right", no_wrap=True)
@@ -98,6 +99,20 @@ def _families(counted: "Count") -> Table:
         dimension = f"{'≥ ' if family.only_at_least else ''}{family.dimension:,}"
         table.add_row(family.title, family.group, str(family.formula), each, dimension)
     return table
+
+
+def _letters(console: Console, counted: "Count") -> None:
+    """The values behind the formulas; a letter that differs between layers has several."""
+    values: dict[str, list[str]] = {}
+    for family in counted.families:
+        for letter, value in family.formula.used.items():
+            said = f"{value:,}"
+            if said not in values.setdefault(letter, []):
+                values[letter].append(said)
+    console.print()
+    _lines(
+        console, "where", [", ".join(f"{letter} = {' or '.join(found)}" for letter, found in sorted(values.items()))]
+    )
 
 
 def _paper(console: Console, counted: "Count") -> None:

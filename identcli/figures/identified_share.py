@@ -12,7 +12,7 @@ from identcli.figures import style
 from identcli.figures.picture import Picture
 
 WIDTH, PANEL = 11.0, 1.75
-MARGINS, GAPS = (1.0, 0.95, 0.8, 1.25), (0.25, 0.3)
+MARGINS, GAPS = (1.1, 0.95, 0.8, 1.25), (0.25, 0.3)
 READING = (
     "First column: more heads raise the identified share and count, and both scores fall. Third: larger heads\n"
     "lower the share, and both scores rise. Second and fourth: only the count moves, up with the scores.\n"
@@ -34,7 +34,7 @@ def draw() -> Picture:
         mnli.set_xlabel("heads H" if one.vary == "heads" else "head size D")
     for row, label in enumerate(("identified\nshare, %", "SQuAD F1", "MNLI\naccuracy, %")):
         grid[row, 0].set_ylabel(label)
-        grid[row, 0].yaxis.set_label_coords(-0.2, 0.5)
+        grid[row, 0].yaxis.set_label_coords(-0.26, 0.5)
         limits = [axes.get_ylim() for axes in grid[row]]
         for axes in grid[row]:
             axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
