@@ -35,6 +35,7 @@ Positive = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+LoggerNames = Annotated[tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...], BeforeValidator(_fixed)]
 Circuits = Annotated[tuple[Literal["qk", "ov"], ...], BeforeValidator(_fixed)]
 Name = Annotated[str, Field(max_length=100), AfterValidator(_plain_name)]
 
@@ -164,6 +165,7 @@ class RunConfig(Part):
     eval: Eval
     checkpoint: Checkpoint
     data: Annotated[TinyShakespeare | Text | Markov, Field(discriminator="name")]
+    loggers: LoggerNames = ()  # the one that may be left out: older runs have none
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain dicts, lists, text and numbers: `parse` of it gives the same config again."""

@@ -47,5 +47,5 @@ class Follower(Session):
     def _collector(self) -> Collector | None:
         return None
 
-    def _close(self, outcome: Outcome) -> None:
-        pass
+    def _close(self, outcome: Outcome) -> Outcome:
+        return outcome

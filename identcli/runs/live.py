@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
@@ -26,6 +27,7 @@ class Live:
         self._started, self._first = time.monotonic(), start
         self._shown = self._started
         self._validation = ""
+        self._measured = ""
         self._bar = _bar(title, steps, start) if bar and sys.stderr.isatty() else None
 
     def __enter__(self) -> "Live":
@@ -49,6 +51,10 @@ class Live:
         """Show the newest validation loss from now on."""
         self._validation = f"  val {loss:.4f}"
 
+    def measured(self, medians: Mapping[str, float]) -> None:
+        """Show the newest medians of the collectors from now on."""
+        self._measured = "".join(f"  {name} {value:.2g}" for name, value in medians.items())
+
     def updated(self, done: int, loss: float) -> None:
         """`done` updates are made, the last at `loss`."""
         now = time.monotonic()
@@ -57,7 +63,7 @@ class Live:
             return
         self._shown = now
         speed = (done - self._first) * self._tokens / max(now - self._started, 1e-9)
-        text = f"loss {loss:.4f}{self._validation}  {speed:,.0f} tokens/s"
+        text = f"loss {loss:.4f}{self._validation}{self._measured}  {speed:,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._bar.task_ids[0], completed=done, text=text)
             return

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from identcli.data.corpus import Corpus
 from identcli.layouts.nanogpt import nanogpt
 from identcli.models.gpt import GPT, GPTConfig
 from identcli.models.weights import load_weights, weights
+from identcli.runs import loggers
 from identcli.runs.interruption import Interruption
 from identcli.runs.live import Live
 from identcli.store import checkpoints, events, metrics, record
@@ -62,8 +64,10 @@ class Prepared:
 def prepare(config: RunConfig) -> Prepared:
     """Choose the device, load the corpus, and join the other processes if torchrun has started several.
 
-    UserError: device not there, no data, a part shorter than a window, a batch that can't be shared out.
+    UserError: device not there, no data, a part shorter than a window, a batch that can't be shared out, the package of
+    a logger missing.
     """
+    loggers.check(config.loggers)
     device = local_device(choose_device(config.device))
     parallel = join(device)
     if config.batch_size % parallel.size:
@@ -166,8 +170,7 @@ class Session:
                 reason = f"{type(failure).__name__}: {failure}".strip().splitlines()[0]
                 outcome = Outcome("failed", self.step, reason, 1)
                 logger.error("%s", traceback.format_exc())
-            self._close(outcome)
-        return outcome
+            return self._close(outcome)
 
     def _stopped(self, reached: int, asked: Interruption) -> Outcome:
         """Between two steps, by Ctrl-C or by stop_at: the state is whole, so it is kept."""
@@ -185,6 +188,7 @@ class Session:
         tokens = self.step * self.tokens_a_step
         self.writer.add("train", step, loss=loss, lr=lr, grad_norm=grad_norm, tokens=tokens, elapsed_s=self.elapsed_s)
         self.live.updated(self.step, loss)
+        self.loggers.log(step, {"train/loss": loss, "train/lr": lr, "train/grad_norm": grad_norm})
         if self.writer.maybe_flush():
             self._write_status("running")
 
@@ -217,6 +221,7 @@ class Session:
             self.writer.add("eval", state, split=split, loss=loss)
         self.losses["val_loss"] = losses["val"]
         self.live.validated(losses["val"])
+        self.loggers.log(state, {f"eval/{split}": loss for split, loss in losses.items()})
         logger.info("step %d: train %.4f, val %.4f", state, losses["train"], losses["val"])
 
     def checkpoint(self, state: int) -> None:
@@ -232,6 +237,7 @@ class Session:
         """Get ready to write and to show."""
         self.writer = metrics.MetricWriter(self.folder, elapsed_s=self.elapsed_s)
         self.live = Live(self.folder.name, self.config.steps, self.tokens_a_step, bar=self._bar, start=start)
+        self.loggers = loggers.Loggers(self.config.loggers, self.folder, self.config.to_dict())
         self._write_status("running")
         return self.live
 
@@ -249,8 +255,16 @@ class Session:
             self.layout,
             circuits=settings.circuits,
             when=every(settings.every, last=self.config.steps - 1),
-            sink=lambda table, step, columns: self.writer.add(table, step, **columns),
+            sink=self._measured,
         )
+
+    def _measured(self, table: str, step: int, columns: dict[str, Any]) -> None:
+        self.writer.add(table, step, **columns)
+        if table == "heads":
+            medians = {column: float(np.median(columns[column])) for column in ("rho", "beta")}
+            self.loggers.log(step, {f"{columns['circuit']}/{name}": median for name, median in medians.items()})
+            if columns["circuit"] == "qk":
+                self.live.measured({"ρ": medians["rho"], "β": medians["beta"]})
 
     @torch.no_grad()
     def _probe(self) -> Tensor:
@@ -285,17 +299,28 @@ class Session:
             error=error,
         )
 
-    def _close(self, outcome: Outcome) -> None:
+    def _close(self, outcome: Outcome) -> Outcome:
+        """Write what is left and how it ended; where the disk takes no more, the run has failed."""
         if self.collector:
             self.collector.detach()
-        self.writer.close()
-        if outcome.state == "diverged":
-            # What an accelerator measured before the host noticed. The evaluation of state `step` is of good weights.
-            metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
-        self._write_status(outcome.state, outcome.error)
+        try:
+            self.writer.close()
+            if outcome.state == "diverged":
+                # What an accelerator measured before the host noticed. The evaluation of state `step` is of good ones.
+                metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
+        except OSError as failure:
+            logger.error("%s", traceback.format_exc())
+            outcome = Outcome("failed", self.step, outcome.error or f"{type(failure).__name__}: {failure}", 1)
+        try:
+            self._write_status(outcome.state, outcome.error)
+        except OSError as failure:
+            self.live.say(f"status.json can't be written: {failure}")
+            outcome = Outcome("failed", self.step, outcome.error or f"{type(failure).__name__}: {failure}", 1)
         losses = [f"{name.replace('_loss', '')} {loss:.4f}" for name, loss in self.losses.items() if loss is not None]
         ended = outcome.error or f"finished {self.step} steps in {self.elapsed_s:.0f} s: {', '.join(losses)}"
         self.live.say(ended)
+        self.loggers.close()
+        return outcome
 
 
 def begin(config: RunConfig, folder: Path, command: Sequence[str], prepared: Prepared) -> None:
