@@ -1,6 +1,10 @@
-"""The config of a run that takes a second: markov data, two layers, two heads."""
+"""The config of a run that takes a second: markov data, two layers, two heads; and when two runs are the same."""
+
+import numpy as np
+import torch
 
 from identcli.config.schema import parse
+from identcli.store import checkpoints, events, metrics
 
 PLAIN = {
     "name": None,
@@ -36,3 +40,18 @@ def config(**changes):
         else:
             merged[key] = value
     return parse(merged)
+
+
+def same(straight, split, steps):
+    """Bit for bit: every metric but the time, the weights after `steps` updates, and the rebalancings."""
+    for table in ("train", "eval", "heads", "biases"):
+        one, two = metrics.read(straight, table), metrics.read(split, table)
+        for name in one.keys() - {"elapsed_s"}:
+            assert np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f"), (table, name)
+    one, two = (checkpoints.load_tensors(checkpoints.at(folder, steps)) for folder in (straight, split))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+    def moves(folder):
+        return [event for event in events.read(folder) if event["event"] == "rebalance"]
+
+    assert moves(straight) == moves(split)

@@ -10,7 +10,7 @@ from identcli.config.schema import RunConfig, parse
 from identcli.runs.interruption import interruption
 from identcli.runs.session import Outcome, Prepared, Session, begin, prepare
 from identcli.runs.train import log_to
-from identcli.store import checkpoints, events, metrics, record
+from identcli.store import atomic, checkpoints, events, metrics, record
 from identcli.store.folder import one_run
 from identcli.store.lock import locked
 
@@ -40,6 +40,7 @@ MAY_CHANGE = (
     "collect.every",
     "eval.every",
     "checkpoint.every",
+    "loggers",
 )
 
 
@@ -126,6 +127,7 @@ def _same_text(folder: Path, prepared: Prepared) -> None:
 
 def _cut(folder: Path, step: int) -> None:
     """Drop what will be written again. The evaluation and the rebalancing at `step` belong to the checkpoint."""
+    atomic.remove_leftovers(folder)
     metrics.cut(folder, step, ["train", "heads", "biases"])
     metrics.cut(folder, step + 1 if step else 0, ["eval"])
     events.keep(folder, lambda event: event["event"] in ("resume", "checkpoint", "rebalance") and event["step"] <= step)

@@ -35,6 +35,13 @@ def temporary(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the unfinished files that kills have left right in the folder. For the process that holds it."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_file():
+            path.unlink()
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary name to write to; at the end of the block it becomes `path`, all at once.

@@ -1,6 +1,5 @@
 """A run that is split anywhere is the run that was never split, bit for bit."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -8,8 +7,8 @@ from identcli.architecture.errors import UserError
 from identcli.config.errors import ConfigErrors
 from identcli.runs.resume import resume
 from identcli.runs.train import run
-from identcli.store import checkpoints, events, metrics, record
-from small_run import ADAMW, PLAIN, config
+from identcli.store import checkpoints, events, record
+from small_run import ADAMW, PLAIN, config, same
 
 STEPS = 20
 MOMENTUM = {"name": "sgd", "weight_decay": 1e-3, "momentum": 0.9}
@@ -28,20 +27,6 @@ def start(folder, **changes):
     return run(config(**{**SETTINGS, **changes}), folder, ["ident"], live=False)
 
 
-def same(straight, split):
-    for table in ("train", "eval", "heads", "biases"):
-        one, two = metrics.read(straight, table), metrics.read(split, table)
-        for name in one.keys() - {"elapsed_s"}:
-            assert np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f"), (table, name)
-    one, two = (checkpoints.load_tensors(checkpoints.at(folder, STEPS)) for folder in (straight, split))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-    def moves(folder):
-        return [event for event in events.read(folder) if event["event"] == "rebalance"]
-
-    assert moves(straight) == moves(split)
-
-
 @pytest.mark.parametrize("optimizer", [ADAMW, MOMENTUM], ids=["adamw", "momentum"])
 @pytest.mark.parametrize("stops", [[10], [1, 7, 13]], ids=["half", "three"])
 def test_split_anywhere_equals_straight(tmp_path, optimizer, stops):
@@ -52,7 +37,7 @@ def test_split_anywhere_equals_straight(tmp_path, optimizer, stops):
     for stop in stops[1:]:
         assert resume(split, {"stop_at": stop}, ["ident"], live=False).step == stop
     assert resume(split, {}, ["ident"], live=False).state == "finished"
-    same(tmp_path / "straight", split)
+    same(tmp_path / "straight", split, STEPS)
     assert [event["step"] for event in events.read(split) if event["event"] == "resume"] == stops
 
 
@@ -63,7 +48,7 @@ def test_without_the_random_state_the_split_shows(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "set_rng_state", lambda state: None)
     resume(tmp_path / "split", {}, ["ident"], live=False)
     with pytest.raises(AssertionError, match="train"):
-        same(tmp_path / "straight", tmp_path / "split")
+        same(tmp_path / "straight", tmp_path / "split", STEPS)
 
 
 def test_what_was_written_past_the_checkpoint_is_replaced(tmp_path):
@@ -75,7 +60,7 @@ def test_what_was_written_past_the_checkpoint_is_replaced(tmp_path):
         (checkpoints.at(split, step) / "model.safetensors").write_bytes(b"half")
     record.write_status(split, state="running", pid=2**22 + 1)
     assert resume(split, {}, ["ident"], live=False).state == "finished"
-    same(tmp_path / "straight", split)
+    same(tmp_path / "straight", split, STEPS)
     again = next(event for event in events.read(split) if event["event"] == "resume")
     assert again["step"] == 12
     assert [text.split(":")[0] for text in again["skipped"]] == ["step-000020", "step-000016"]
@@ -86,7 +71,7 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path):
     start(tmp_path / "split", checkpoint={"every": 0})
     record.write_status(tmp_path / "split", state="running", pid=2**22 + 1)
     resume(tmp_path / "split", {"checkpoint.every": 50}, ["ident"], live=False)
-    same(tmp_path / "straight", tmp_path / "split")
+    same(tmp_path / "straight", tmp_path / "split", STEPS)
 
 
 def test_changes_are_recorded_or_refused(tmp_path):
