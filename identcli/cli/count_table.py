@@ -84,20 +84,23 @@ def _one(console: Console, counted: "Count") -> None:
 
 def _families(counted: "Count") -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("family", overflow="fold", min_width=27, max_width=28)
-    table.add_column("group", overflow="fold", max_width=26, style="dim")
-    table.add_column("dimension", overflow="fold")
+    each_column = [f"{family.each:,}" if family.per_layer else "" for family in counted.families]
+    all_column = [f"{'≥ ' if family.only_at_least else ''}{family.dimension:,}" for family in counted.families]
+    numbers = max(map(len, each_column), default=0) + max(map(len, all_column), default=0)
+    # Rich would rather widen the table than fold a formula.
+    words = COLUMNS - numbers - 4 * 2 - 28
+    table.add_column("family", overflow="fold", width=28)
+    table.add_column("group", overflow="fold", width=words * 11 // 20, style="dim")
+    table.add_column("dimension", overflow="fold", width=words - words * 11 // 20)
     table.add_column("each", justify="right", no_wrap=True)
     table.add_column("in all", justify="right", no_wrap=True)
     place = ""
-    for family in counted.families:
+    for family, each, in_all in zip(counted.families, each_column, all_column, strict=True):
         here = f"each of {family.place}" if family.layers > 1 else family.place if family.per_layer else "whole model"
         if here != place:
             table.add_row(Text(here, style="cyan"))
             place = here
-        each = f"{family.each:,}" if family.per_layer else ""
-        dimension = f"{'≥ ' if family.only_at_least else ''}{family.dimension:,}"
-        table.add_row(family.title, family.group, str(family.formula), each, dimension)
+        table.add_row(family.title, family.group, str(family.formula), each, in_all)
     return table
 
 
