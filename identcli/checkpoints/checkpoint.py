@@ -15,16 +15,8 @@ from identcli.store import checkpoints, folder, record, strictjson
 STATE_DICTS = ("model", "state_dict", "model_state_dict", "module", "weights")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 WEIGHTS = (".safetensors", *PICKLES)
-# Pickles that lie in checkpoint folders and hold no weights.
-NO_WEIGHTS = (
-    "training_args.bin",
-    "optimizer.pt",
-    "scheduler.pt",
-    "optimizer.bin",
-    "scheduler.bin",
-    "scaler.pt",
-    "state.pt",
-)
+# Pickles that lie in the folders of trainers and hold no weights.
+NO_WEIGHTS = ("training_args.", "optimizer.", "scheduler.", "scaler.", "rng_state", "state.pt")
 
 
 @dataclass(frozen=True)
@@ -117,7 +109,7 @@ def _folder(path: Path) -> Checkpoint:
     indices = sorted(path.glob("*.safetensors.index.json")) or sorted(path.glob("*.bin.index.json"))
     if indices:
         return _sharded(path, indices[0])
-    found = [file for file in sorted(path.iterdir()) if file.suffix in WEIGHTS and file.name not in NO_WEIGHTS]
+    found = [file for file in sorted(path.iterdir()) if holds_weights(file)]
     for name in ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin"):
         if path / name in found:
             found = [path / name, *(file for file in found if file.name != name)]
@@ -147,7 +139,7 @@ def _sharded(path: Path, index: Path) -> Checkpoint:
     shards = sorted(set(mapping.values()))
     if bad := next((name for name in shards if Path(name).name != name), None):
         raise BadCheckpoint(f"{index}: names a file outside its folder: {bad}")
-    here = sorted(file.name for file in path.iterdir() if file.suffix in WEIGHTS and file.name not in NO_WEIGHTS)
+    here = sorted(file.name for file in path.iterdir() if holds_weights(file))
     stray = [name for name in here if name not in shards]
     missing = [name for name in shards if not (path / name).is_file()]
     if missing:
@@ -207,3 +199,8 @@ def _beside(path: Path, weights: tuple[Path, ...]) -> tuple[Path, ...]:
     """All files in and below the folder except the weights that were read and git's own."""
     inside = (file for file in sorted(path.rglob("*")) if file.is_file() and file not in weights)
     return tuple(file for file in inside if ".git" not in file.relative_to(path).parts)
+
+
+def holds_weights(file: Path) -> bool:
+    """Whether a file is named as weights are, and not as what trainers keep beside them."""
+    return file.suffix in WEIGHTS and not file.name.startswith(NO_WEIGHTS)

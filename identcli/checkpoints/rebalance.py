@@ -21,7 +21,7 @@ from identcli.architecture.pairs import Circuit
 from identcli.checkpoints import pickled_file
 from identcli.checkpoints.audit import Progress, bytes_of
 from identcli.checkpoints.certificate import Certificate, Moved
-from identcli.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
+from identcli.checkpoints.checkpoint import Checkpoint, holds_weights, open_checkpoint
 from identcli.checkpoints.layer import Piece, again, all_finite, parts, piece, put, views
 from identcli.checkpoints.locate import CIRCUITS, NO_FLAGS, Flags, NoAttention, locate
 from identcli.checkpoints.tensor_file import Entry, read, write
@@ -36,7 +36,7 @@ from identcli.symmetry.product import change, triangles
 
 CERTIFICATE = "certificate.json"
 # Weights of other frameworks, which lie in the folders of some models.
-_OTHER_WEIGHTS = (*WEIGHTS, ".h5", ".onnx", ".msgpack", ".gguf", ".tflite", ".ot")
+_OTHER_WEIGHTS = (".h5", ".onnx", ".msgpack", ".gguf", ".tflite", ".ot")
 # Given the checkpoint and the folder of the new one, says how far the model's outputs move.
 OutputCheck = Callable[[Checkpoint, Path, Flags, Sequence[Circuit]], Mapping[str, object]]
 
@@ -254,7 +254,7 @@ def _copied(checkpoint: Checkpoint, draft: Path, one_file: bool, notes: list[str
             continue
         (draft / inside).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, draft / inside)
-        if file not in checkpoint.files and file.suffix in _OTHER_WEIGHTS:
+        if file not in checkpoint.files and (holds_weights(file) or file.suffix in _OTHER_WEIGHTS):
             notes.append(f"{inside}: copied as it is, so it still holds what weights it held before")
     moved = {
         file: draft / (file.relative_to(root) if file.is_relative_to(root) else file.name) for file in checkpoint.files

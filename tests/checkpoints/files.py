@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cases import normal
+from identcli.store import checkpoints, record
 
 LAYERS, H, G, E, D, V = 3, 4, 2, 24, 6, 31
 CONFIG: dict[str, Any] = {
@@ -106,3 +107,15 @@ def reheader(file: Path, change: Any) -> None:
     change(header)
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+
+def run_folder(path: Path, steps: tuple[int, ...]) -> Path:
+    """A finished run with checkpoints, the last two of them equal."""
+    path.mkdir()
+    model = {key: value for key, value in NANOGPT.items() if key != "vocab_size"}
+    record.write_config(path, {"model": model})
+    record.write_status(path, state="finished", step=steps[-1], steps=steps[-1])
+    for number, step in enumerate(steps):
+        tensors = nanogpt(seed=min(number, len(steps) - 2))
+        checkpoints.save(path, step, {n: t for n, t in tensors.items() if not n.endswith(".attn.bias")}, {})
+    return path

@@ -9,19 +9,7 @@ from safetensors.torch import save_file
 
 from checkpoints import files
 from identcli.cli.app import answer
-from identcli.store import audits, checkpoints, record
-
-
-def run_folder(path: Path, steps: tuple[int, ...]) -> Path:
-    """A finished run with checkpoints, the last two of them equal."""
-    path.mkdir()
-    model = {key: value for key, value in files.NANOGPT.items() if key != "vocab_size"}
-    record.write_config(path, {"model": model})
-    record.write_status(path, state="finished", step=steps[-1], steps=steps[-1])
-    for number, step in enumerate(steps):
-        tensors = files.nanogpt(seed=min(number, len(steps) - 2))
-        checkpoints.save(path, step, {n: t for n, t in tensors.items() if not n.endswith(".attn.bias")}, {})
-    return path
+from identcli.store import audits
 
 
 @pytest.fixture
@@ -89,7 +77,7 @@ def test_two_checkpoints_side_by_side(model: Path, tmp_path: Path, capsys: pytes
 def test_a_run_gives_its_newest_checkpoint_and_with_series_all_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_folder(tmp_path / "run1", (2, 10, 100))
+    run = files.run_folder(tmp_path / "run1", (2, 10, 100))
     assert answer(["audit", str(run), "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["summary"]["checkpoint"].endswith("step-000100")

@@ -63,3 +63,15 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert said in told.err
         assert len(told.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_of_ours_becomes_a_folder_that_can_be_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = files.run_folder(tmp_path / "run1", (5, 10))
+    assert answer(["rebalance", str(run), str(tmp_path / "out"), "--check-outputs", "--json"]) == 0
+    outputs = json.loads(capsys.readouterr().out)["outputs"]
+    assert outputs["exact"] < 1e-12 * outputs["scale"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("certificate.json", "config.yaml", "model.safetensors")
+    ]
+    assert answer(["audit", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["circuits"]["qk"]["imbalance_max"] < 1e-6
