@@ -36,6 +36,9 @@ PACKAGES = {
     ("hydra/sweeper", "nevergrad"): "hydra-nevergrad-sweeper",
 }
 
+# Choices of ours that stand on one of a package.
+PRESETS = {"slurm": "submitit_slurm", "slurm_gpu": "submitit_slurm"}
+
 
 def quote(text: str) -> str:
     """`text` in quotes, as one value of Hydra's grammar."""
@@ -135,8 +138,10 @@ def _wrong_choices(override: Override, choices: list[str]) -> list[str]:
         wanted = [value if isinstance(value, str) else shown(value)]
     errors = []
     for name in wanted:
-        if name in choices:
+        base = PRESETS.get(name, name) if group == "hydra/launcher" else name
+        if name in choices and base in choices:
             continue
+        name = base
         if (group, name) in PACKAGES:
             errors.append(f"{group}={name} needs a package: pip install {PACKAGES[group, name]}")
         elif not choices:

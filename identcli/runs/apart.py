@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 SECONDS_BETWEEN_LOOKS = 0.5
-SECONDS_TO_END = 3.0
+SECONDS_TO_END = 30.0  # what Slurm gives before it kills
 
 
 class Ended(Exception):
@@ -64,6 +64,8 @@ def _in_the_child(function: Callable[[], Any], to_answer: int, alive: int) -> No
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # a cluster's: the parent answers them
+            signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=_end_with_the_parent, args=(alive,), daemon=True).start()
         content = json.dumps(function()).encode()
         with contextlib.suppress(BrokenPipeError), open(to_answer, "wb") as pipe:

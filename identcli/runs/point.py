@@ -20,6 +20,9 @@ from identcli.store.lock import InUse
 
 INTERRUPTED = "interrupted"
 
+# States that are left alone: a run that has diverged would diverge again.
+FINAL = ("finished", "diverged")
+
 _BEGAN = (os.getpid(), os.getppid())
 _launching: set[int] = set()
 
@@ -35,6 +38,8 @@ def point(composed: Any) -> float:
     sweep = record.read_sweep(folder.parent)
     listed = next((each for each in sweep["points"] if each["folder"] == folder.name), None)
     config = parse(listed["config"]) if listed else launch.launched(composed)[0]
+    if _status(folder).get("state") in FINAL:  # a cluster has launched it twice
+        return _fared(folder, sweep)
     orphaned = _orphaned()
     if orphaned() or stop.reason_of(folder.parent) is not None:
         if not listed:
@@ -105,7 +110,7 @@ def _write_down(config: RunConfig, folder: Path, state: str, reason: str, log: s
 
 
 def _fared(folder: Path, sweep: Mapping[str, Any]) -> float:
-    status = record.read_status(folder) if is_run(folder) else {}
+    status = _status(folder)
     state, error = status.get("state"), status.get("error")
     if state in ("failed", "lost", "diverged"):
         if sweep.get("fail_fast"):
@@ -114,3 +119,7 @@ def _fared(folder: Path, sweep: Mapping[str, Any]) -> float:
             raise RuntimeError(error)
     loss = status.get("val_loss") if state == "finished" else None
     return math.nan if loss is None else float(loss)
+
+
+def _status(folder: Path) -> dict[str, Any]:
+    return record.read_status(folder) if is_run(folder) else {}

@@ -1,6 +1,7 @@
 """Many runs: their folder and sweep.json first, then Hydra's launcher, then how each of them fared."""
 
 import contextlib
+import math
 import signal
 import sys
 import threading
@@ -22,15 +23,12 @@ from identcli.runs import stop
 from identcli.runs.apart import apart
 from identcli.runs.listing import LOST, NEVER_STARTED, Row, rows
 from identcli.runs.place import place
-from identcli.runs.point import INTERRUPTED, launches_here, point
+from identcli.runs.point import FINAL, INTERRUPTED, launches_here, point
 from identcli.store import record
 from identcli.store.folder import NotARun, is_run, is_sweep
 from identcli.store.lock import is_locked, locked
 
 SECONDS_TO_SETTLE = 10.0
-
-# States that a resumed sweep leaves alone: a run that has diverged would diverge again.
-FINAL = ("finished", "diverged")
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def _launch(folder: Path, words: list[str], user_folder: Path | None, asked: Seq
         error = _try(folder, words, user_folder, batch) if batch else None
         if error is None:
             continue
-        _wait_until_free([folder / name for name in batch])
+        _wait_until_free([folder / name for name in batch], math.inf)  # some launchers let the others go on
         touched = [name for name in batch if _status(folder / name) != before[name]]
         if not touched or asked or stop.reason_of(folder) is not None:
             return error
@@ -239,9 +237,9 @@ def _settle(folder: Path) -> None:
             record.write_status(entry, state="interrupted", error=f"interrupted after {status.get('step')} steps")
 
 
-def _wait_until_free(entries: Sequence[Path]) -> None:
-    """Give the processes of these runs, which have been told to end, the time to do so."""
-    deadline = time.monotonic() + SECONDS_TO_SETTLE
+def _wait_until_free(entries: Sequence[Path], patience_s: float = SECONDS_TO_SETTLE) -> None:
+    """Give the processes of these runs the time to end."""
+    deadline = time.monotonic() + patience_s
     while any(is_locked(entry) for entry in entries) and time.monotonic() < deadline:
         time.sleep(0.05)
 
