@@ -46,7 +46,7 @@ def from_huggingface(config: Mapping[str, Any], at: Path, assume: Collection[str
     vision = _vision(config, at)
     outer = str(config.get("model_type", ""))
     if outer in ATTENTION_ONLY:
-        return [_attention_only(config, outer, at), *vision]
+        return [_attention_only(config, outer, at, "vision" if "vision" in outer else ""), *vision]
     text = config.get("text_config")
     if isinstance(text, Mapping) and text.get("model_type") in ATTENTION_ONLY:
         return [_attention_only(text, str(text["model_type"]), at), *vision]
@@ -61,6 +61,8 @@ def from_huggingface(config: Mapping[str, Any], at: Path, assume: Collection[str
     found = [_facts(stack.name, kind, stack.blocks) for stack in architecture.stacks]
     if kind.startswith("deepseek") and config.get("rope_interleave") is False:
         found = [replace(f, attention=replace(f.attention, rotary_style="half")) for f in found]
+    if config.get("add_cross_attention"):
+        found = [replace(f, cross=f.attention) for f in found]
     if len(architecture.stacks) == 1:
         found = [replace(found[0], stack="text" if vision else "")]
     return [*found, *vision]
@@ -108,14 +110,13 @@ def _attention_only(config: Mapping[str, Any], kind: str, at: Path, stack: str =
         raise UserError(f"{at}: {keys.unless} = {config[keys.unless]}: projections that are clipped are no linear maps")
     width, heads = (_number(config, key, at) for key in (keys.width, keys.heads))
     kv = config.get(keys.kv_heads) if keys.kv_heads else None
-    size = config.get("head_dim")
+    size = config.get(keys.head_size)
     if size is None and width % heads:
         raise UserError(f"{at}: width {width} is not a multiple of {heads} heads")
     size = int(size or width // heads)
     kv_groups = int(kv or heads)
     attention = Attention(1, heads, kv_groups, width, size, size, rotary=size if keys.positions == "half" else 0)
-    # The decoder of an encoder-decoder reads the encoder through attention of the same kind.
-    return Facts(stack, kind, attention, cross=attention if keys.heads == "encoder_attention_heads" else None)
+    return Facts(stack, kind, attention, cross=attention if keys.cross else None)
 
 
 def _number(config: Mapping[str, Any], key: str, at: Path) -> int:

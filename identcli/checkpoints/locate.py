@@ -303,7 +303,8 @@ def _labelled(located: list[Located]) -> list[Located]:
     for pairs in located:
         if seen[pairs.family.circuit, pairs.part] > 1:
             name = next(iter(pairs.places.values())).name
-            where = name.split("{layer}")[0].rstrip(".") or name.rsplit(".", 2)[0]
+            word = re.search(r"(^|[._])(encoder|decoder)[._]", name.split("{layer}")[0])
+            where = word[2] if word else name.split("{layer}")[0].rstrip(".") or name.rsplit(".", 2)[0]
             pairs = replace(pairs, part=f"{pairs.part} {where}".strip())
         result.append(pairs)
     return result

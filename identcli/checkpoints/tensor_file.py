@@ -90,10 +90,14 @@ def write(entry: Entry, tensor: Tensor) -> None:
 
 def size_of(file: Path) -> int:
     """Bytes of a file. BadCheckpoint when it is empty or only points to what git-lfs would fetch."""
-    size = os.stat(file).st_size
+    try:
+        size = os.stat(file).st_size
+        with file.open("rb") as content:
+            start = content.read(24)
+    except OSError as error:
+        raise BadCheckpoint(f"{file}: can't be read: {error.strerror}") from None
     if size == 0:
         raise BadCheckpoint(f"{file}: is empty")
-    with file.open("rb") as content:
-        if content.read(24).startswith(b"version https://git-lfs"):
-            raise BadCheckpoint(f"{file}: is a Git LFS pointer, not the weights: run `git lfs pull` where it came from")
+    if start.startswith(b"version https://git-lfs"):
+        raise BadCheckpoint(f"{file}: is a Git LFS pointer, not the weights: run `git lfs pull` where it came from")
     return size

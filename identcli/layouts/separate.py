@@ -65,7 +65,7 @@ SEPARATE = (
         ("q", "k", "v"),
         "o",
         rotated="none",
-        model_types=("t5",),
+        model_types=("t5", "mt5"),
     ),
     # Meta's own files of Llama: the rotated rows lie side by side, other than in the files of transformers.
     Kind("meta_llama", ("attention.",), ("wq", "wk", "wv"), "wo", rotary_style="interleaved"),

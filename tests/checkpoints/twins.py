@@ -65,6 +65,10 @@ _MLA = _TEXT | {
     "n_group": 1,
     "topk_group": 1,
 }
+_VISION = {key: value for key, value in _TEXT.items() if key.startswith(("hidden", "num_", "inter"))}
+_VISION |= {"image_size": 8, "patch_size": 4}
+_T5 = {"vocab_size": 61, "d_model": 32, "d_kv": 10, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+_T5 |= {"num_decoder_layers": 2, "decoder_start_token_id": 0}
 HALF, INTERLEAVED = "4 scaled rotations", "4 scaled rotations"
 
 TWINS: dict[str, Twin] = {
@@ -180,14 +184,7 @@ TWINS: dict[str, Twin] = {
         "GL(8)",
         "gpt_neo",
     ),
-    "vit": Twin(
-        "ViTModel",
-        "ViTConfig",
-        {k: v for k, v in _TEXT.items() if k.startswith(("hidden", "num_", "inter"))}
-        | {"image_size": 8, "patch_size": 4},
-        "GL(8)",
-        "vit",
-    ),
+    "vit": Twin("ViTModel", "ViTConfig", _VISION, "GL(8)", "vit"),
     "clip_text": Twin("CLIPTextModel", "CLIPTextConfig", _TEXT | {"eos_token_id": 60}, "GL(8)", "opt"),
     "clip": Twin(
         "CLIPModel",
@@ -206,22 +203,7 @@ TWINS: dict[str, Twin] = {
         "GL(8)",
         "opt",
     ),
-    "t5": Twin(
-        "T5ForConditionalGeneration",
-        "T5Config",
-        {
-            "vocab_size": 61,
-            "d_model": 32,
-            "d_kv": 10,
-            "d_ff": 40,
-            "num_layers": 2,
-            "num_heads": 4,
-            "num_decoder_layers": 2,
-        }
-        | {"decoder_start_token_id": 0},
-        "GL(10)",
-        "t5",
-    ),
+    "t5": Twin("T5ForConditionalGeneration", "T5Config", _T5, "GL(10)", "t5"),
     "whisper": Twin(
         "WhisperForConditionalGeneration",
         "WhisperConfig",
@@ -264,6 +246,44 @@ TWINS: dict[str, Twin] = {
     ),
     "starcoder2": Twin("Starcoder2ForCausalLM", "Starcoder2Config", _GQA | {"use_bias": True}, HALF, "llama"),
     "granite": Twin("GraniteForCausalLM", "GraniteConfig", _GQA, HALF, "llama"),
+    "qwen2_moe": Twin(
+        "Qwen2MoeForCausalLM",
+        "Qwen2MoeConfig",
+        _GQA
+        | {
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 12,
+            "shared_expert_intermediate_size": 12,
+        },
+        HALF,
+        "llama",
+    ),
+    "olmo": Twin("OlmoForCausalLM", "OlmoConfig", _GQA, HALF, "llama"),
+    "dinov2": Twin("Dinov2Model", "Dinov2Config", _VISION, "GL(8)", "vit"),
+    "wav2vec2": Twin(
+        "Wav2Vec2Model",
+        "Wav2Vec2Config",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 40,
+            "conv_dim": (8, 8),
+            "conv_kernel": (10, 3),
+            "conv_stride": (5, 2),
+            "num_feat_extract_layers": 2,
+            "num_conv_pos_embeddings": 4,
+            "num_conv_pos_embedding_groups": 2,
+        },
+        "GL(8)",
+        "wav2vec2",
+    ),
+    "siglip_vision": Twin("SiglipVisionModel", "SiglipVisionConfig", _VISION, "GL(8)", "opt"),
+    "mt5": Twin("MT5ForConditionalGeneration", "MT5Config", _T5, "GL(10)", "t5"),
+    "bert_decoder": Twin(
+        "BertLMHeadModel", "BertConfig", _TEXT | {"is_decoder": True, "add_cross_attention": True}, "GL(8)", "bert"
+    ),
     "deepseek_v2": Twin(
         "DeepseekV2ForCausalLM",
         "DeepseekV2Config",
