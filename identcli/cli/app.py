@@ -40,6 +40,8 @@ def ident(
       ident sweep optimizer=sgd lr=0.5,0.25
       ident plot outputs/run1
       ident verify lemmas
+      ident count gpt2 Llama-2-70b-hf
+      ident audit path/to/a/checkpoint
     """
     if version:
         typer.echo(f"ident {__version__}")

@@ -13,7 +13,8 @@ def plot(
     paths: Annotated[list[Path] | None, typer.Argument(help="Runs, sweeps, or folders of runs.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the figures; else PATH/figures.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only this figure: 2, 3, 4 or intervals. Again for more.")
+        list[str] | None,
+        typer.Option("--figure", "--only", help="Only this figure: 1, 2, 3, 4 or intervals. Again for more."),
     ] = None,
     latest: Annotated[bool, typer.Option("--latest", help="The newest run or sweep in outputs/.")] = False,
 ) -> None:
@@ -22,14 +23,12 @@ def plot(
     \b
     Examples:
       ident plot outputs/run1
-      ident plot outputs/sweep1 --only 4
+      ident plot outputs/sweep1 --figure 4
+      ident plot --figure 1                   identified share against published scores; needs no run
       ident plot outputs/run1 outputs/run2 --out figures
       ident plot --latest
     """
     chosen = [*(paths or []), *([newest()] if latest else [])]
-    if not chosen:
-        raise UserError("which runs? Name a path, or say --latest")
-
     from identcli.figures import draw
 
     drawn = draw(chosen, out, list(only or []))

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from identcli.architecture.errors import UserError
-from identcli.figures import audit, bias_gradients, data, learning_rates, rebalancing_intervals, style, training_cases
+from identcli.figures import (
+    audit,
+    bias_gradients,
+    data,
+    identified_share,
+    learning_rates,
+    rebalancing_intervals,
+    style,
+    training_cases,
+)
 from identcli.figures.picture import Picture, Unsupported, save
 from identcli.store import audits
 
@@ -18,6 +27,8 @@ FIGURES: dict[str, Callable[[Sequence[data.Run]], Picture]] = {
     "intervals": rebalancing_intervals.draw,
 }
 
+# Drawn from what comes with the package, so without any run; only when asked for.
+WITHOUT_RUNS: dict[str, Callable[[], Picture]] = {"1": identified_share.draw}
 
 # Of audits of checkpoints, which are files and no runs.
 AUDIT_FIGURES: dict[str, Callable[[Sequence[audit.Judged]], Picture]] = {
@@ -38,19 +49,26 @@ class Drawn:
 def draw(paths: Sequence[Path], out: Path | None = None, which: Sequence[str] = ()) -> Drawn:
     """Draw figures of the runs at `paths` (run or sweep folders, folders of these), or of audit files, as PNG and PDF.
 
-    which: names of FIGURES; when empty all that the data support. out: where to, else `figures/` in the first path.
-    UserError: no run at a path; an unknown figure; data that don't support one asked for, or any; an unwritable folder.
+    which: names of FIGURES; when empty all that the data support. Those WITHOUT_RUNS need no path. out: where to, else
+    `figures/` in the first path, or in outputs/. UserError: no run at a path, or no path; an unknown figure; data that
+    don't support one asked for, or any; an unwritable folder.
     """
-    of_audits = all(audits.is_audit(path) for path in paths)
-    figures: Mapping[str, Callable[[Any], Picture]] = AUDIT_FIGURES if of_audits else FIGURES
-    names = [_known(name, figures) for name in which]
-    stored = audit.load(paths) if of_audits else data.load(paths)
-    folder = out if out is not None else (paths[0].parent if of_audits else paths[0]) / "figures"
+    of_audits = bool(paths) and all(audits.is_audit(path) for path in paths)
+    of_paths: Mapping[str, Callable[[Any], Picture]] = AUDIT_FIGURES if of_audits else FIGURES
+    names = [_known(name, [*WITHOUT_RUNS, *of_paths]) for name in which]
+    need_runs = not names or any(name in of_paths for name in names)
+    if need_runs and not paths:
+        raise UserError("which runs? Name a path, or say --latest")
+    stored: Any = None
+    if need_runs:
+        stored = audit.load(paths) if of_audits else data.load(paths)
+    first = (paths[0].parent if of_audits else paths[0]) if paths else Path("outputs")
+    folder = out if out is not None else first / "figures"
     files, notes, missing = [], [], []
     with style.applied():
-        for name in names or figures:
+        for name in names or of_paths:
             try:
-                picture = figures[name](stored)
+                picture = WITHOUT_RUNS[name]() if name in WITHOUT_RUNS else of_paths[name](stored)
             except Unsupported as reason:
                 missing.append(f"{_file(name)}: {reason}")
                 if names:

@@ -90,3 +90,11 @@ def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"out.*can't be written"):
         draw([run], tmp_path / "out", ["3"])
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_fig_1_needs_no_run(tmp_path: Path) -> None:
+    drawn = draw([], tmp_path, ["fig1"])
+    assert [file.name for file in drawn.files] == ["fig1.png", "fig1.pdf"]
+    assert "F1 falls 90.89 to 90.45" in drawn.notes[0]
+    with pytest.raises(UserError, match="which runs"):
+        draw([], tmp_path, ["1", "2"])
