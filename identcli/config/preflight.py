@@ -1,11 +1,12 @@
 """One look at the whole command before anything is written: grammar, keys, choices, values, security, points."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
@@ -137,7 +138,7 @@ def again(recorded: Sequence[str], words: Sequence[str], user_folder: Path | Non
                 now.errors.append(f"{key}: a sweep is resumed with the points it has; only its launcher may change")
         given = {**before.fixed, **now.fixed}
         try:
-            _composed(list(given.values()))
+            _composed(list(given.values()), now.keys)
         except ConfigErrors as wrong:
             raise now.with_more([*before.errors, *wrong.messages]) from None
         if now.errors or before.errors:
@@ -192,18 +193,31 @@ def _distinct(combinations: list[list[str]], given: list[str]) -> list[points.Po
 def _hydra(user_folder: Path | None) -> Iterator[ConfigLoader]:
     if user_folder is not None and not user_folder.is_dir():
         raise UserError(f"--config-dir {user_folder}: no such folder")
+    if user_folder is not None and "searchpath" in _hydra_part(user_folder / "config.yaml"):
+        raise UserError(f"{user_folder / 'config.yaml'}: hydra.searchpath: refused, for it can import a package")
     register(user_folder)
     with initialize_config_dir(str(conf_dir()), job_name="ident", version_base=VERSION_BASE):
         yield GlobalHydra.instance().config_loader()
 
 
-def _composed(words: list[str]) -> DictConfig:
-    """Compose, and refuse whatever names code to call."""
+def _hydra_part(path: Path) -> dict[str, Any]:
+    """What a config.yaml of the user's own says of Hydra, read before Hydra reads it."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    found = content.get("hydra") if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _composed(words: list[str], typed: Collection[str] | None = None) -> DictConfig:
+    """Compose, and refuse whatever names code to call. `typed`: the keys that were given by hand, if not all were."""
+    by_hand = [points.key_of(word) for word in words] if typed is None else typed
     try:
         config = compose("config", [overrides.forced(word) for word in words], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigErrors([_one_line(error)]) from None
-    if wrong := security.refused(OmegaConf.to_container(config, resolve=False)):
+    if wrong := security.refused(OmegaConf.to_container(config, resolve=False), by_hand):
         raise ConfigErrors(wrong)
     return config
 

@@ -3,10 +3,11 @@
 Hydra calls what a config names in `_target_` (callbacks, launchers, sweepers), in `()` (factories of logging) and in
 `class` (handlers of logging), even in an app that instantiates nothing itself. A YAML file from elsewhere could so run
 anything. Before Hydra sees a config, all of these are looked at and only installed launchers and sweepers pass.
+Settings that are shell commands, or choose which programs run, count only when they are typed.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 # place -> the names that may stand there. `hydra_plugins` holds only installed packages of plugins.
@@ -16,14 +17,21 @@ _ALLOWED = (
     (r"hydra\.(job_logging|hydra_logging)\.handlers\.\w+\.class", r"logging\.(StreamHandler|NullHandler)"),
     (r"hydra\.(job_logging|hydra_logging)\.handlers\.\w+\.class", r"logging\.FileHandler"),
 )
+# Settings of launchers and jobs that run what they hold, or decide what is run: only for who types them.
+_RUNS = re.compile(
+    r"hydra\.(launcher\.(setup|teardown|python|srun_args|additional_parameters|ray_cluster\..+)"
+    r"|job\.env_set(\..+)?)"
+)
 # Interpolations that turn text into parts of a config, in which a _target_ could hide.
 _MAKES_PARTS = re.compile(r"\$\{\s*oc\.(create|decode|deprecated)\b")
 
 
-def refused(config: Any, place: str = "") -> list[str]:
-    """One line for each thing in a plain, unresolved config that names code to call."""
+def refused(config: Any, typed: Collection[str] = ()) -> list[str]:
+    """One line for each thing in a plain, unresolved config that names code to call. `typed`: keys given by hand."""
     return [
-        f"{where}: refused, for a config may not name code to call ({text})" for where, text in _found(config, place)
+        f"{where}: refused, for a config may not name code to call ({text})"
+        for where, text in _found(config, "")
+        if not (_RUNS.fullmatch(where) and any(where == key or where.startswith(f"{key}.") for key in typed))
     ]
 
 
@@ -31,7 +39,9 @@ def _found(node: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(node, dict):
         for key, value in node.items():
             where = f"{place}.{key}" if place else str(key)
-            if _names_code(key, where) and value is not None and not _allowed(where, value):
+            if (_names_code(key, where) and value is not None and not _allowed(where, value)) or (
+                value and _RUNS.fullmatch(where)
+            ):
                 yield where, str(value)
             else:
                 yield from _found(value, where)

@@ -11,7 +11,7 @@ from identcli.runs.interruption import interruption
 from identcli.runs.session import Outcome, Prepared, Session, begin, prepare
 from identcli.runs.train import log_to
 from identcli.store import atomic, checkpoints, events, metrics, record
-from identcli.store.folder import one_run
+from identcli.store.folder import no_links_out, one_run
 from identcli.store.lock import locked
 
 # Keys that a resumed run may change; each change is recorded. All others say what the run is.
@@ -58,7 +58,7 @@ def resume(
     written past the checkpoint is dropped. changes: dotted keys to new values; UserError with both values for one that
     would make it another run, when nothing is left to do, and when another process holds the run.
     """
-    one_run(folder)
+    no_links_out(one_run(folder))
     with locked(folder), log_to(folder / "run.log"), interruption() as asked:
         before = parse(record.read_config(folder))
         config, changed = apply(before, {"stop_at": None, **changes})

@@ -25,7 +25,7 @@ from identcli.runs.listing import LOST, NEVER_STARTED, Row, rows
 from identcli.runs.place import place
 from identcli.runs.point import FINAL, INTERRUPTED, launches_here, point
 from identcli.store import record
-from identcli.store.folder import NotARun, is_run, is_sweep
+from identcli.store.folder import NotARun, is_run, is_sweep, no_links_out
 from identcli.store.lock import is_locked, locked
 
 SECONDS_TO_SETTLE = 10.0
@@ -120,6 +120,7 @@ def resume(folder: Path, words: Sequence[str], fail_fast: bool) -> Report:
     """
     if not is_sweep(folder):
         raise NotARun(f"{folder}: {'one run: ident train --resume' if is_run(folder) else 'no sweep'}")
+    no_links_out(folder)
     with locked(folder):
         sweep = record.read_sweep(folder)
         if not sweep["points"]:

@@ -89,6 +89,16 @@ def runs_in(path: Path) -> list[Path]:
     return runs
 
 
+def no_links_out(path: Path) -> None:
+    """UserError when a symbolic link inside leads out of the folder: what is written there would land elsewhere."""
+    root = path.resolve()
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            entry = Path(folder, name)
+            if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+                raise UserError(f"{path / entry.relative_to(root)}: a link out of the folder: refused to write there")
+
+
 def one_run(path: Path) -> Path:
     """The path, if it is a run; otherwise NotARun, naming the runs that the user may have meant."""
     if not is_run(path):

@@ -44,3 +44,12 @@ def test_installed_launchers_pass():
     allowed = {"launcher": {"_target_": "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"}}
     assert security.refused({"hydra": allowed}) == []
     assert security.refused({"hydra": {"callbacks": allowed["launcher"]}}) != [], "and only in their place"
+
+
+def test_shell_commands_count_when_they_are_typed():
+    config = {"hydra": {"launcher": {"setup": ["module load cuda"]}}}
+    [line] = security.refused(config)
+    assert line.startswith("hydra.launcher.setup: refused")
+    assert security.refused(config, typed=["hydra.launcher.setup"]) == []
+    callbacks = {"hydra": {"callbacks": {"x": {"_target_": "os.system"}}}}
+    assert security.refused(callbacks, typed=["hydra.callbacks.x._target_"]) != [], "code never does"
