@@ -1,0 +1,1 @@
+"""Real checkpoints: count, audit and rebalance, one tensor at a time."""
