@@ -9,7 +9,7 @@ class AttentionOnly:
     """Keys of config.json. positions: `none` leaves GL(D) on queries and keys, `half` rotates all rows of a head.
 
     kv_heads: "" where there is one for each head. head_size: where the config lacks it, it is width / heads. unless: a
-    key that, when set, breaks what the audit relies on. cross: a layer may have a second attention that reads an encoder.
+    key that, when set, breaks what the audit relies on. cross: a layer may have a second attention, to an encoder.
     """
 
     positions: Literal["none", "half"]
