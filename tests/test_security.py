@@ -1,6 +1,7 @@
 """Nothing in a config, a run folder or a checkpoint runs code or writes elsewhere: attacks, as whole commands."""
 
 import hashlib
+import itertools
 import json
 import os
 
@@ -35,26 +36,25 @@ class Payload:
         return (open, ("written", "w"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hydra: {callbacks: {x: {_target_: pathlib.Path.touch, self: written}}}",
-        "hydra: {callbacks: {x: {_target_: hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher}}}",
-        "hydra: {callbacks: {x: '${oc.decode:\"{_target_: pathlib.Path.touch, self: written}\"}'}}",
-        "hydra: {launcher: {_target_: pathlib.Path.touch}}",
-        "defaults: [{override /hydra/launcher: submitit_slurm}]\nhydra: {launcher: {setup: [touch written]}}",
-        "hydra: {sweeper: {_target_: pathlib.Path.touch, self: written}}",
-        "hydra: {job: {env_set: {LD_PRELOAD: evil.so}}}",
-        "hydra: {job_logging: {handlers: {h: {(): pathlib.Path.touch}}}}",
-        "hydra: {job_logging: {formatters: {f: {class: evil.Formatter}}}}",
-        "hydra: {job_logging: {root: {_target_: pathlib.Path.touch}}}",
-        "hydra: {hydra_logging: {handlers: {h: {class: logging.FileHandler, filename: 'ext://evil.attribute'}}}}",
-        "model: {_target_: pathlib.Path.touch, self: written}",
-        "data: {name: text, path: '${oc.create:{_target_: pathlib.Path.touch}}'}",
-    ],
-)
-@pytest.mark.parametrize("command", ["train", "sweep"])
-def test_a_yaml_of_somebody_else(here, capsys, command, text):
+EVIL = [
+    "hydra: {callbacks: {x: {_target_: pathlib.Path.touch, self: written}}}",
+    "hydra: {callbacks: {x: {_target_: hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher}}}",
+    "hydra: {callbacks: {x: '${oc.decode:\"{_target_: pathlib.Path.touch, self: written}\"}'}}",
+    "hydra: {launcher: {_target_: pathlib.Path.touch}}",
+    "defaults: [{override /hydra/launcher: submitit_slurm}]\nhydra: {launcher: {setup: [touch written]}}",
+    "hydra: {sweeper: {_target_: pathlib.Path.touch, self: written}}",
+    "hydra: {job: {env_set: {LD_PRELOAD: evil.so}}}",
+    "hydra: {job_logging: {handlers: {h: {(): pathlib.Path.touch}}}}",
+    "hydra: {job_logging: {formatters: {f: {class: evil.Formatter}}}}",
+    "hydra: {job_logging: {root: {_target_: pathlib.Path.touch}}}",
+    "hydra: {hydra_logging: {handlers: {h: {class: logging.FileHandler, filename: 'ext://evil.attribute'}}}}",
+    "model: {_target_: pathlib.Path.touch, self: written}",
+    "data: {name: text, path: '${oc.create:{_target_: pathlib.Path.touch}}'}",
+]
+
+
+@pytest.mark.parametrize(("text", "command"), zip(EVIL, itertools.cycle(["train", "sweep"])))
+def test_a_yaml_of_somebody_else(here, capsys, text, command):
     if "submitit" in text:
         pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
     (here / "theirs/experiment").mkdir(parents=True)
