@@ -161,7 +161,6 @@ class Session:
                 outcome = Outcome("finished", reached) if reached == config.steps else self._stopped(reached, asked)
             except Diverged as diverged:
                 outcome = Outcome("diverged", self.step, str(diverged), 1)
-                events.append(self.folder, {"event": "diverged", "step": diverged.step, "reason": str(diverged)})
             except KeyboardInterrupt:
                 outcome = Outcome(
                     "interrupted", self.step, f"interrupted in step {self.step}, without a checkpoint", 130
@@ -306,6 +305,7 @@ class Session:
         try:
             self.writer.close()
             if outcome.state == "diverged":
+                events.append(self.folder, {"event": "diverged", "step": outcome.step, "reason": outcome.error})
                 # What an accelerator measured before the host noticed. The evaluation of state `step` is of good ones.
                 metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
         except OSError as failure:
