@@ -4,6 +4,7 @@ Training is acted and Hydra left out: what becomes of a point is written in `fat
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -90,7 +91,7 @@ def states(report):
 
 
 def times_trained(folder, seed):
-    return len((folder / f"seed-{seed}" / "trained").read_text())
+    return len((folder / (seed if seed == "point" else f"seed-{seed}") / "trained").read_text())
 
 
 @forks
@@ -238,6 +239,11 @@ def test_a_sweeper_that_searches_is_told_of_the_loss_and_of_the_failure(fates, t
     monkeypatch.setattr(point.launch, "folder_of_job", lambda: folder)
     monkeypatch.setattr(point.launch, "launched", lambda _: (config(seed=1), folder))
     assert point.point(None) == 2.5
+    assert times_trained(folder.parent, "point") == 1
+    assert point.point(None) == 2.5, "launched again, as clusters do, it isn't trained again"
+    assert times_trained(folder.parent, "point") == 1
+    shutil.rmtree(folder)
+    folder.mkdir()
     fates |= {1: fail(RuntimeError("no luck"))}
     with pytest.raises(RuntimeError, match="no luck"):
         point.point(None)
