@@ -3,7 +3,7 @@
     python -m benchmarks.audit_speed [--layers 30 --width 576 --heads 9 --kv-groups 3] [--threads N]
 
 A Llama of that size with random weights is written to a temporary folder, float32, attention alone. Timed in turn, best
-of five: `judge` on all pairs as batches that lie in memory (the linear algebra alone), and the whole audit. Then the peak
+of five: `judge` on all pairs as batches in memory (the linear algebra alone), and the whole audit. Then the peak
 memory of `ident audit` and `ident rebalance` as commands, beside 1.5 times the attention tensors of a layer + 300 MB.
 """
 

@@ -12,7 +12,7 @@ from identcli.layouts.located import Located
 from identcli.symmetry.pair import Pair, gather, scatter
 
 # Bytes of float64 in one piece; a single kv group may take more. Small beside what torch itself takes (220 MB).
-PIECE = 4 << 20
+PIECE = 2 << 20
 
 
 class Piece(NamedTuple):
