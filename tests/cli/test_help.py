@@ -18,6 +18,7 @@ COMMANDS = [
     ["count"],
     ["audit"],
     ["rebalance"],
+    ["verify"],
     ["verify", "lemmas"],
     ["data", "prepare"],
     ["data", "status"],
