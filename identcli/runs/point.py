@@ -4,6 +4,8 @@ import contextlib
 import math
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +27,7 @@ FINAL = ("finished", "diverged")
 
 _BEGAN = (os.getpid(), os.getppid())
 _launching: set[int] = set()
+_watching, _training = threading.Event(), threading.Event()
 
 
 def point(composed: Any) -> float:
@@ -51,6 +54,7 @@ def point(composed: Any) -> float:
 
     import identcli.runs.resume  # noqa: F401
 
+    _training.set()
     try:
         apart(
             lambda: _train(config, folder, sweep["command"]),
@@ -58,6 +62,8 @@ def point(composed: Any) -> float:
         )
     except Ended as ended:
         _write_down(config, folder, "lost", str(ended), str(ended), pid=ended.pid)
+    finally:
+        _training.clear()
     return _fared(folder, sweep)
 
 
@@ -71,8 +77,18 @@ def _orphaned() -> Callable[[], bool]:
     pid, parent = _BEGAN
     if os.getpid() != pid or pid in _launching:
         return lambda: False
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is answered by the launching process
+    if not _watching.is_set():
+        _watching.set()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is answered by the launching process
+        threading.Thread(target=_leave_when_orphaned, args=(parent,), daemon=True).start()
     return lambda: os.getppid() != parent
+
+
+def _leave_when_orphaned(parent: int) -> None:
+    """A worker whose launcher was killed waits for work that never comes: end it once its point has ended."""
+    while os.getppid() == parent or _training.is_set():
+        time.sleep(1)
+    os._exit(1)
 
 
 def _train(config: RunConfig, folder: Path, command: list[str]) -> None:
