@@ -1,5 +1,6 @@
 """What `ident train` and `ident sweep` take alike."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -7,9 +8,30 @@ import typer
 
 from identcli.architecture.errors import UserError
 
+
+def complete(incomplete: str) -> list[str]:
+    """Offers for the override at the cursor."""
+    from identcli.config.completion import offers
+
+    before = _before_the_cursor(incomplete)
+    return [word.removeprefix(before) for word in offers(before + ("" if incomplete == "=" else incomplete))]
+
+
+def _before_the_cursor(word: str) -> str:
+    """`optimizer=`, where bash, for which `=` parts words, says that `sg` is being typed; it wants the rest alone."""
+    if "COMP_WORDS" not in os.environ:
+        return ""
+    words = os.environ["COMP_WORDS"].split()[: int(os.environ["COMP_CWORD"]) + (word == "=")]
+    return "".join(words[-2:]) if words[-1:] == ["="] else ""
+
+
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OVERRIDES]...", help="key=value in Hydra's grammar: lr=0.1, model.n_layer=2, case=sgd"),
+    typer.Argument(
+        metavar="[OVERRIDES]...",
+        help="key=value in Hydra's grammar: lr=0.1, model.n_layer=2, case=sgd",
+        autocompletion=complete,
+    ),
 ]
 ConfigDir = Annotated[
     Path | None, typer.Option("--config-dir", "-cd", help="Folder of YAML files of your own, which win over ident's.")

@@ -18,22 +18,27 @@ def case_of(config: Mapping[str, Any]) -> str:
         case += "_momentum"
     elif case == "sgd" and optimizer["weight_decay"]:
         case += "_decay"
-    return str(case + _SUFFIX[config["rebalance"]["mode"]])
+    return str(case + _SUFFIX[_mode(config)])
 
 
 def label(config: Mapping[str, Any]) -> str:
     """A label for people, without the learning rate: `AdamW, decay 0.1, rebalanced every 200`."""
-    optimizer, rebalance = config["optimizer"], config["rebalance"]
+    optimizer, rebalance, mode = config["optimizer"], config["rebalance"], _mode(config)
     words = [{"sgd": "SGD", "adamw": "AdamW"}[optimizer["name"]]]
     if optimizer.get("momentum"):
         words.append(f"momentum {optimizer['momentum']:g}")
     if optimizer["weight_decay"]:
         words.append(f"decay {optimizer['weight_decay']:g}")
-    if rebalance["mode"] == "on":
+    if mode == "on":
         target = " with biases" if rebalance["target"] == "augmented" else ""
         words.append(f"rebalanced{target} every {rebalance['every']}")
         if rebalance["state"] == "transport":
             words.append("state transported")
-    elif rebalance["mode"] == "state_only":
+    elif mode == "state_only":
         words.append(f"state cleared every {rebalance['every']}")
     return ", ".join(words)
+
+
+def _mode(config: Mapping[str, Any]) -> str:
+    """Every 0 steps is never."""
+    return str(config["rebalance"]["mode"]) if config["rebalance"]["every"] else "off"

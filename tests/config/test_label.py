@@ -17,6 +17,7 @@ from identcli.config.preflight import single
         # The case that was named says nothing once the settings are others.
         (["case=adamw", "optimizer=sgd", "lr=3"], "sgd", "SGD"),
         (["case=sgd", "optimizer.momentum=0.9"], "sgd_momentum", "SGD, momentum 0.9"),
+        (["case=adamw_rebalanced", "rebalance.every=0"], "adamw", "AdamW, decay 0.1"),
         (
             ["case=adamw_rebalanced", "rebalance.target=augmented", "rebalance.state=transport"],
             "adamw_rebalanced",
