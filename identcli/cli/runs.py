@@ -14,7 +14,7 @@ def runs(
 ) -> None:
     """List runs with their state, case, learning rate, steps and last losses; of one run, show all of it.
 
-    A run that says running but whose process is gone is lost.
+    A run that says running but whose process is gone is lost. Of one that didn't finish, the end of its log is shown.
 
     \b
     Examples:
@@ -50,9 +50,20 @@ def runs(
         "train loss": "-" if row.train_loss is None else f"{row.train_loss:.4f}",
         "val loss": "-" if row.val_loss is None else f"{row.val_loss:.4f}",
         "time": duration(row.elapsed_s),
+        "last sign": f"{duration(row.age_s)} ago",
         "error": row.error or "-",
     }
     for name, value in facts.items():
         typer.echo(f"{name:<11}{value}")
+    if row.state not in ("finished", "running") and (log := _end_of(path / "run.log")):
+        typer.echo("\n" + log)
     typer.echo()
     typer.echo(yaml.safe_dump(read_config(path), sort_keys=False, allow_unicode=True).rstrip())
+
+
+def _end_of(log: Path, lines: int = 15) -> str:
+    """The last lines of a run's log, where a traceback ends."""
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-lines:])
+    except OSError:
+        return ""

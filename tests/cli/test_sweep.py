@@ -35,6 +35,10 @@ def test_a_sweep_and_its_resume(here, capsys):
     assert bad.endswith("(log: other/place/lr-1e+30/run.log)")
     assert summary == "of 2 points: 1 interrupted, 1 diverged"
     assert command == "ident sweep --resume other/place"
+    assert answer(["runs", "other/place/lr-1e+30"]) == 0
+    said = capsys.readouterr().out
+    assert "\nerror      diverged at step 1: the loss is " in said
+    assert " INFO diverged at step 1: " in said.partition("\n\n")[2], "the end of its log"
 
     assert answer(["sweep", "--resume", "other/place", "hydra.sweeper.max_batch_size=1"]) == 1
     said = capsys.readouterr()

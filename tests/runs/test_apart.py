@@ -91,3 +91,19 @@ def test_an_interruption_here_leaves_no_child(tmp_path):
         apart(lambda: [file.write_text(str(os.getpid())), time.sleep(60)], stop=interrupt_when_it_is_there)
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
+
+
+def test_a_cluster_that_requeues_this_process_lets_the_child_end(tmp_path):
+    """Submitit answers SIGUSR2 by asking for another turn and leaving; the child must have its checkpoint by then."""
+    file, parent = tmp_path / "said", os.getpid()
+
+    def leave(*_):
+        raise SystemExit(-1)
+
+    before = signal.signal(signal.SIGUSR2, leave)
+    try:
+        with pytest.raises(SystemExit):
+            apart(lambda: [os.kill(parent, signal.SIGUSR2), file.write_text(wait_for_the_signal())])
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert file.read_text() == "ended politely"

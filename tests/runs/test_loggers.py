@@ -25,6 +25,7 @@ class Heard:
         self.said.append((step, values))
 
     def close(self):
+        print("uploading …")
         self.closed = True
 
 
@@ -54,12 +55,15 @@ def go(folder, **changes):
     return run(config(**changes), folder, ["ident"], live=False)
 
 
-def test_a_logger_is_told_of_losses_and_medians(fakes, tmp_path):
+def test_a_logger_is_told_of_losses_and_medians(fakes, tmp_path, capsys):
     heard = Heard()
     made = fakes("wandb", heard)
     assert go(tmp_path / "run", loggers=["wandb"]).state == "finished"
     assert made["started"] == ("run", 0.25)
     assert heard.closed
+    said = capsys.readouterr()
+    assert "uploading …" not in said.out
+    assert "uploading …" in said.err
     told = {(step, name): value for step, values in heard.said for name, value in values.items()}
     train, heads = metrics.read(tmp_path / "run", "train"), metrics.read(tmp_path / "run", "heads")
     assert [np.float32(told[step, "train/loss"]) for step in range(8)] == list(train["loss"])

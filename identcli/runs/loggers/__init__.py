@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,7 +66,8 @@ class Loggers:
     @contextmanager
     def _or_dropped(self, name: str) -> Iterator[None]:
         try:
-            yield
+            with redirect_stdout(sys.stderr):  # standard output is the command's own
+                yield
         except Exception as failure:  # packages of others raise what they like
             self._started.pop(name, None)
             said = f"logger {name} dropped: {type(failure).__name__}: {failure}".splitlines()[0]

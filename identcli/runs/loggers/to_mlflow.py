@@ -1,4 +1,4 @@
-"""MLflow: a database in the run folder, unless MLFLOW_TRACKING_URI names a server."""
+"""MLflow: files in the run folder, unless MLFLOW_TRACKING_URI names a server. `mlflow ui` shows them."""
 
 import os
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 
 
 def start(folder: Path, config: Mapping[str, Any]) -> "MLflow":
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would need the large package
     uri = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlflow").absolute().as_uri()
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("ident")
