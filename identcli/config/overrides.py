@@ -74,6 +74,14 @@ def parse(word: str, loader: ConfigLoader | None = None) -> Override:
     return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
 
 
+def single_value(word: str) -> Override | None:
+    """The override, if all it does is to set one value of the run's config: `lr=0.1`, not `optimizer=sgd` or `~lr`."""
+    override = parse(word)
+    key, keys = override.key_or_group, keys_of(RunConfig)
+    leaf = key in keys and not any(other.startswith(f"{key}.") for other in keys)
+    return override if leaf and word.startswith(key) else None
+
+
 def read(words: Iterable[str], loader: ConfigLoader) -> Typed:
     """Parse the words, with every error of grammar, key, group and choice; a key given twice counts as last given."""
     typed = Typed()

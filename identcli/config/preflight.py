@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +177,15 @@ def _distinct(combinations: list[list[str]], given: list[str]) -> list[points.Po
     """The points whose resolved configs differ. ConfigErrors with all that is wrong with any."""
     found: dict[str, points.Point] = {}
     errors: list[str] = []
+    composed = cache(lambda *choices: _task_of(_composed([*given, *choices])))
     for chosen in combinations:
+        values = {word: override for word in chosen if (override := overrides.single_value(word))}
         try:
-            config = parse(plain(_composed([*given, *chosen])))
+            # Composing takes 0.2 s, so points that differ in single values alone share it.
+            task = deepcopy(composed(*(word for word in chosen if word not in values)))
+            for override in values.values():
+                OmegaConf.update(task, override.key_or_group, override.value(), force_add=True)
+            config = parse(_plain(task))
         except ConfigErrors as wrong:
             errors += wrong.messages
             continue
@@ -224,7 +232,14 @@ def _composed(words: list[str], typed: Collection[str] | None = None) -> DictCon
 
 def plain(composed: DictConfig) -> dict[str, Any]:
     """The config of the run as plain dicts and lists, without Hydra's part and without what is still missing (???)."""
-    task = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return _plain(_task_of(composed))
+
+
+def _task_of(composed: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+
+
+def _plain(task: DictConfig) -> dict[str, Any]:
     try:
         config: Any = OmegaConf.to_container(task, resolve=True)
     except OmegaConfBaseException as error:

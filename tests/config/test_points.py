@@ -5,7 +5,7 @@ import re
 import pytest
 
 from identcli.config.points import combine, distinct, folder_name
-from identcli.config.preflight import many
+from identcli.config.preflight import many, single
 
 
 def overrides(*words):
@@ -68,3 +68,17 @@ def test_names_that_collide_or_are_long_end_in_the_hash():
     [long] = distinct(["x" * 300], ["abc"])
     assert len(long) < 100
     assert long.endswith("_abc")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["case=sgd,adamw_rebalanced", "rebalance.circuits=[qk],[qk,ov]", "threads=null,1"],
+        ["data=text", "data.path='a=b.txt','c d'", "optimizer=sgd,adamw", "optimizer.weight_decay=0,1e-3"],
+    ],
+)
+def test_points_that_share_a_composition_are_as_if_composed_alone(words):
+    plan = many(words)
+    assert len(plan.points) in (4, 8)
+    for point in plan.points:
+        assert single([*plan.words, *point.overrides]).config == point.config
