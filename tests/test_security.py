@@ -53,7 +53,7 @@ EVIL = [
 ]
 
 
-@pytest.mark.parametrize(("text", "command"), zip(EVIL, itertools.cycle(["train", "sweep"])))
+@pytest.mark.parametrize(("text", "command"), list(zip(EVIL, itertools.cycle(["train", "sweep"]), strict=False)))
 def test_a_yaml_of_somebody_else(here, capsys, text, command):
     if "submitit" in text:
         pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
