@@ -69,7 +69,7 @@ def test_nothing_to_draw_says_what_is_missing_and_how_to_get_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"), [("5", "there are 2, 3, 4, intervals"), ("interval", "Did you mean intervals")]
+    ("asked", "hint"), [("5", "there are 1, 2, 3, 4, intervals"), ("interval", "Did you mean intervals")]
 )
 def test_an_unknown_figure_is_refused(tmp_path: Path, asked: str, hint: str) -> None:
     with pytest.raises(UserError, match=hint):
