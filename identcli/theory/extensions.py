@@ -3,6 +3,7 @@
 from math import ceil, isqrt, sqrt
 
 import torch
+from torch import Tensor
 
 from identcli.architecture.groups import Group, RotaryStyle
 from identcli.architecture.pairs import Attention
@@ -12,7 +13,7 @@ from identcli.symmetry.rank import numerical_rank
 from identcli.theory.claim import Erratum, Finding, lemma
 from identcli.theory.heads import multi_head
 from identcli.theory.jacobian import layer_jacobian, nullity
-from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, largest, moved, output_change, smallest
+from identcli.theory.trial import BY_ROUNDING, EXACT, ROUNDING, Trial, largest, moved, output_change
 
 # Slow rotations are nearly none, so small layers use a small base and keep all frequencies apart.
 FAST = Variant(base=10.0)
@@ -274,10 +275,10 @@ def equivalent_width(trial: Trial) -> Finding:
     counter="two heads matched by η = 2",
 )
 def no_equivalent_head_size(trial: Trial) -> Finding:
-    def shortfall(eta: float, H: int) -> float:
+    def shortfall(eta: Tensor | float, H: int) -> Tensor | float:
         return (4 - 2 / H) - (1 + 2 * eta - eta**2)
 
     best = torch.linspace(0, 2, 2001, dtype=torch.float64)
     # The quadratic is greatest at η = 1, where H heads are ahead by 2 − 2/H of E².
-    gap = smallest(*[shortfall(float(eta), 3) for eta in best])
-    return Finding(2 - 2 / 3, gap + abs(shortfall(1.0, 1)), shortfall(2.0, 2))
+    gap = float(torch.as_tensor(shortfall(best, 3)).min())
+    return Finding(2 - 2 / 3, gap + abs(float(shortfall(1.0, 1))), float(shortfall(2.0, 2)))
