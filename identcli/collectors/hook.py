@@ -160,9 +160,7 @@ class Collector:
         return self._read(circuit, gradients)
 
     def _read(self, circuit: Circuit, tensors: Mapping[str, Any]) -> Pair:
-        on_mps = self._parameters[self._layout.tensors(circuit)[0]].device.type == "mps"
-        roles = read(self._layout, circuit, tensors, torch.float64, "cpu" if on_mps else None)
-        return gather(self._families[circuit], roles)
+        return gather(self._families[circuit], read(self._layout, circuit, tensors))
 
     def _emit(self, table: str, step: int, axes: tuple[str, ...], columns: dict[str, Tensor], **labels: str) -> None:
         stacked = torch.stack(list(columns.values())).cpu().numpy()

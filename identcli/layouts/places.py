@@ -100,7 +100,10 @@ def read(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> dict[str, Tensor]:
-    """The roles of a circuit over all layers, copied: weights (L, heads, D, E), biases (L, heads, D)."""
+    """The roles of a circuit over all layers, copied: weights (L, heads, D, E), biases (L, heads, D).
+
+    Without a `device` they stay on the tensors' own, but for Apple's MPS, which has no float64: then on the CPU.
+    """
     get = tensors if callable(tensors) else tensors.__getitem__
     roles = {}
     for role in layout.roles(circuit):
@@ -108,8 +111,10 @@ def read(
         views = [place.view(get(name).detach()) for name in layout.names(role)]
         if place.together:
             views = [view.flatten(0, 1) for view in views]
+        stacked = torch.stack(views)
         # Move first and widen after: a device without float64 can still be read on the CPU.
-        roles[role] = torch.stack(views).to(device=device).to(dtype)
+        to = "cpu" if device is None and stacked.device.type == "mps" else device
+        roles[role] = stacked.to(device=to).to(dtype)
     return roles
 
 

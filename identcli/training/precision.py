@@ -33,12 +33,8 @@ class Precision:
 
 def choose_device(name: str) -> torch.device:
     """`auto` takes cuda, then mps, then cpu. A device that is not there is a UserError, never replaced silently."""
-    there = [
-        kind
-        for kind, is_there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available()))
-        if is_there
-    ]
-    there.append("cpu")
+    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [kind for kind, is_there in known.items() if is_there]
     if name == "auto":
         return torch.device(there[0])
     if name not in there:

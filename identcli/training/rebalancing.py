@@ -65,8 +65,7 @@ def rebalance(
     done = []
     for circuit in circuits:
         family = layout.attention.pair(circuit)
-        device = _float64_device(parameters[layout.tensors(circuit)[0]])
-        before = gather(family, read(layout, circuit, parameters, device=device))
+        before = gather(family, read(layout, circuit, parameters))
         left_alone = 0
         if mode == "on":
             balanced = balance(family.group, before if target == "weights" else augmented(family.group, before))
@@ -77,7 +76,7 @@ def rebalance(
         if mode == "state_only" or state == "clear":
             for name in layout.tensors(circuit):
                 optimizer.state.pop(parameters[name], None)
-        after = gather(family, read(layout, circuit, parameters, device=device))
+        after = gather(family, read(layout, circuit, parameters))
         done.append(
             Rebalanced(
                 circuit,
@@ -108,13 +107,9 @@ def _transport_state(
         if any(moment is None for moment in moments.values()):
             continue
         move = transport if key in FIRST_MOMENTS else transport_squares
-        pair = gather(family, read(layout, circuit, moments, device=balanced.exists.device))
+        pair = gather(family, read(layout, circuit, moments))
         write(layout, moments, scatter(family, move(balanced.step, pair)))
 
 
 def _beta(family: PairFamily, pair: Pair) -> list[list[float]]:
     return torch.linalg.vector_norm(charge(family.group, pair), dim=-1).tolist()
-
-
-def _float64_device(tensor: Tensor) -> torch.device:
-    return torch.device("cpu") if tensor.device.type == "mps" else tensor.device
