@@ -165,7 +165,9 @@ class RunConfig(Part):
     eval: Eval
     checkpoint: Checkpoint
     data: Annotated[TinyShakespeare | Text | Markov, Field(discriminator="name")]
-    loggers: LoggerNames = ()  # the one that may be left out: older runs have none
+    # These may be left out, for older runs have none.
+    loggers: LoggerNames = ()
+    cuda_graph: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain dicts, lists, text and numbers: `parse` of it gives the same config again."""

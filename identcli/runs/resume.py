@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "dtype",
     "tf32",
     "compile",
+    "cuda_graph",
     "threads",
     "clip",
     "model.dropout",

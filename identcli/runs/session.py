@@ -3,7 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,8 @@ from identcli.runs import loggers
 from identcli.runs.interruption import Interruption
 from identcli.runs.live import Live
 from identcli.store import checkpoints, events, metrics, record
-from identcli.training.loop import Diverged, Plan, train
+from identcli.training.graph import Captured, require_capturable
+from identcli.training.loop import Diverged, Gradient, Plan, train
 from identcli.training.optimizers import build_optimizer
 from identcli.training.parallel import Parallel, join, local_device
 from identcli.training.precision import Precision, choose_device
@@ -64,12 +65,14 @@ class Prepared:
 def prepare(config: RunConfig) -> Prepared:
     """Choose the device, load the corpus, and join the other processes if torchrun has started several.
 
-    UserError: device not there, no data, a part shorter than a window, a batch that can't be shared out, the package of
-    a logger missing.
+    UserError: device not there, no data, a part shorter than a window, a batch that can't be shared out, a graph where
+    none can be, the package of a logger missing.
     """
     loggers.check(config.loggers)
     device = local_device(choose_device(config.device))
     parallel = join(device)
+    if config.cuda_graph:
+        require_capturable(device, parallel.size)
     if config.batch_size % parallel.size:
         raise UserError(f"batch_size={config.batch_size}: can't be shared out over {parallel.size} processes")
     corpus = parallel.agree(lambda: load(config.data.model_dump()))
@@ -142,6 +145,7 @@ class Session:
         logger.info("%s, lr %g, seed %d, on %s, from step %d", *words)
         learning_rate = WarmupCosine(config.lr, config.steps, schedule.warmup, schedule.min_ratio)
         model: Any = torch.compile(self.model) if config.compile else self.model
+        recorder: Callable[[Gradient], Gradient] = Captured if config.cuda_graph else lambda gradient: gradient
         outcome: Outcome
         with self._open(start):
             try:
@@ -157,6 +161,7 @@ class Session:
                     start,
                     lambda state: self.parallel.any(asked.asked or state == config.stop_at, self.precision.device),
                     self.parallel,
+                    recorder,
                 )
                 outcome = Outcome("finished", reached) if reached == config.steps else self._stopped(reached, asked)
             except Diverged as diverged:

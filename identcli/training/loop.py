@@ -1,7 +1,7 @@
 """The training loop, top to bottom. Whatever else happens around a step comes in through `Events`."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,12 @@ from identcli.training.precision import Precision
 
 Batch = tuple[Tensor, Tensor]
 ALONE = Parallel()
+
+# The clipped gradient of an update, left in the parameters, from its micro-batches: gives (loss, gradient norm), (2,).
+Gradient = Callable[[Sequence[Batch]], Tensor]
+
+# How many updates the host may launch on an accelerator before it has seen the loss of the first of them.
+MOST_AHEAD = 16
 
 
 @dataclass(frozen=True)
@@ -66,21 +72,23 @@ def train(
     start: int = 0,
     stop: Callable[[int], bool] = lambda state: False,
     parallel: Parallel = ALONE,
+    record: Callable[[Gradient], Gradient] = lambda gradient: gradient,
 ) -> int:
     """Updates start … plan.steps − 1. `batch(step, micro)` gives inputs and targets; `model` gives (logits, loss).
 
     `parallel`: the processes that share every batch, this one among them.
+    `record`: what makes the computation of a gradient one launch (`training.graph`); as it stands by default.
     `stop(state)` is asked at every state that is not the last, when all that is due there is done; True ends the loop.
     Returns the state reached.
 
-    Raises Diverged before the update whose loss or gradient is not finite. On an accelerator the host looks only every
-    few steps, so that it never waits for the device: there the bad update has been made, but no row, evaluation or
-    checkpoint of it is kept.
+    Raises Diverged before the update whose loss or gradient is not finite. On an accelerator the host runs up to
+    MOST_AHEAD updates ahead, so that the device never waits for it: there the bad update has been made, but no row,
+    evaluation or checkpoint of it is kept.
     """
     model.train()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    pending: list[tuple[int, Tensor, float, Tensor]] = []
-    most_pending = 1 if precision.device.type == "cpu" else 16
+    gradient = record(_gradient(model, optimizer, plan, precision, parallel))
+    pending: list[tuple[int, float, Arriving]] = []
+    most_pending = 1 if precision.device.type == "cpu" else MOST_AHEAD
 
     if start == 0:
         events.evaluated(0, evaluate(model, eval_batches, precision))
@@ -88,14 +96,11 @@ def train(
         lr = learning_rate(step)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        loss = _accumulate(model, batch, step, plan.grad_accum, precision, parallel)
-        loss = parallel.average(parameters, loss)
-        grad_norm = nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)
-        pending.append((step, loss, lr, grad_norm))
+        loss_and_norm = gradient([batch(step, micro) for micro in range(plan.grad_accum)])
+        pending.append((step, lr, Arriving(loss_and_norm)))
         if len(pending) >= most_pending:
-            _report(pending, events)
+            _report(pending, events, leaving=most_pending // 2)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
         state, last = step + 1, step + 1 == plan.steps
         if _due(state, plan.rebalance_every):
@@ -113,34 +118,50 @@ def train(
     return plan.steps
 
 
-def _accumulate(
-    model: Model,
-    batch: Callable[[int, int], Batch],
-    step: int,
-    micro_batches: int,
-    precision: Precision,
-    parallel: Parallel,
-) -> Tensor:
-    """The mean loss over this process's rows of the micro-batches, its gradient added up in the parameters."""
-    total = torch.zeros((), device=precision.device)
-    for micro in range(micro_batches):
-        inputs, targets = (parallel.share(rows) for rows in batch(step, micro))
-        with precision.autocast():
-            _, loss = model(inputs, targets)
-        loss = loss / micro_batches
-        loss.backward()
-        total += loss.detach()
-    return total
+def _gradient(
+    model: Model, optimizer: torch.optim.Optimizer, plan: Plan, precision: Precision, parallel: Parallel
+) -> Gradient:
+    """The mean gradient over the micro-batches and all processes, clipped. Nothing in it waits for the device."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def gradient(micro_batches: Sequence[Batch]) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=precision.device)
+        for micro_batch in micro_batches:
+            inputs, targets = (parallel.share(rows) for rows in micro_batch)
+            with precision.autocast():
+                _, loss = model(inputs, targets)
+            loss = loss / len(micro_batches)
+            loss.backward()
+            total += loss.detach()
+        total = parallel.average(parameters, total)
+        return torch.stack([total, nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)])
+
+    return gradient
 
 
-def _report(pending: list[tuple[int, Tensor, float, Tensor]], events: Events) -> None:
-    """Fetch what the device has computed, in one transfer; raise at the first value that is not finite."""
-    if not pending:
-        return
-    fetched = torch.stack([torch.stack([loss, norm]) for _, loss, _, norm in pending]).tolist()
-    steps = [(step, lr) for step, _, lr, _ in pending]
-    pending.clear()
-    for (step, lr), (loss, grad_norm) in zip(steps, fetched, strict=True):
+class Arriving:
+    """Numbers on their way from the device to the host: on CUDA they travel while the device goes on."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values, self._arrived = values, None
+        if values.is_cuda:
+            self._values = values.to("cpu", non_blocking=True)  # into pinned memory
+            self._arrived = torch.cuda.Event(blocking=True)
+            self._arrived.record()
+
+    def fetch(self) -> list[float]:
+        """The numbers, once they are there; what was launched after them isn't waited for (but on Apple's MPS)."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._values.tolist()
+
+
+def _report(pending: list[tuple[int, float, Arriving]], events: Events, leaving: int = 0) -> None:
+    """Report all pending updates but the newest `leaving`; raise at the first value that is not finite."""
+    for _ in range(len(pending) - leaving):
+        step, lr, arriving = pending.pop(0)
+        loss, grad_norm = arriving.fetch()
         for what, value in (("the loss", loss), ("the gradient norm", grad_norm)):
             if not math.isfinite(value):
                 raise Diverged(step, what, value)
