@@ -1,13 +1,19 @@
 """`ident train`: one run."""
 
 import contextlib
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from identcli.architecture.errors import UserError
 from identcli.cli.options import Cfg, ConfigDir, Info, Overrides, Package, Resolve, command_line, shown
+
+if TYPE_CHECKING:
+    from identcli.config.preflight import Single
 
 
 def train(
@@ -43,11 +49,14 @@ def train(
     if resume is not None:
         _resume(resume, words, config_dir)
 
-    from identcli.config import launch
     from identcli.config.preflight import single
 
     checked = single(words, config_dir)
+    raise typer.Exit(_in_all(checked.config.processes, lambda: _train(checked, words, config_dir)))
 
+
+def _train(checked: "Single", words: list[str], config_dir: Path | None) -> int:
+    from identcli.config import launch
     from identcli.runs import train as runs
     from identcli.runs.place import place
 
@@ -69,7 +78,7 @@ def train(
         with contextlib.suppress(OSError):  # nothing was written: leave nothing
             folder.rmdir()
         raise
-    raise typer.Exit(outcomes[0].exit_code)
+    return outcomes[0].exit_code
 
 
 def _resume(run: Path, words: list[str], config_dir: Path | None) -> NoReturn:
@@ -77,13 +86,40 @@ def _resume(run: Path, words: list[str], config_dir: Path | None) -> NoReturn:
         raise UserError("--config-dir: a resumed run has its config already")
 
     from identcli.config.preflight import changes
+    from identcli.runs.resume import processes, resume
     from identcli.store.folder import one_run
+    from identcli.training.parallel import told
 
     one_run(run)
     wanted = changes(words)
 
-    from identcli.runs.resume import resume
+    def go_on() -> int:
+        outcome = resume(run, wanted, [*command_line("train", words, None), "--resume", str(run)])
+        if told().leads:
+            typer.echo(run)
+        return outcome.exit_code
 
-    outcome = resume(run, wanted, [*command_line("train", words, None), "--resume", str(run)])
-    typer.echo(run)
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(_in_all(processes(run, wanted), go_on))
+
+
+def _in_all(processes: int, train: Callable[[], int]) -> int:
+    """The exit status of `train`, called here, or in each of several processes where torchrun hasn't started them."""
+    if started := int(os.environ.get("WORLD_SIZE", "0")):
+        if processes not in (1, started):
+            raise UserError(f"processes={processes}: but {started} were started, by torchrun")
+        return train()
+    if processes == 1:
+        return train()
+
+    import identcli.runs.resume  # noqa: F401  # imported once, here: each child begins with it
+    from identcli.config.errors import ConfigErrors
+    from identcli.runs.apart import Ended, apart
+    from identcli.training.parallel import places
+
+    try:
+        return int(apart(train, places=places(processes)))
+    except Ended as ended:
+        if ended.wrong:
+            raise ConfigErrors(ended.wrong) from None
+        print(ended.log or f"error: {ended}", file=sys.stderr)
+        return 130 if ended.asked else 1

@@ -168,6 +168,13 @@ class RunConfig(Part):
     # These may be left out, for older runs have none.
     loggers: LoggerNames = ()
     cuda_graph: bool = False
+    processes: Positive = 1
+
+    @model_validator(mode="after")
+    def _processes_share(self) -> Self:
+        if self.batch_size % self.processes:
+            raise ValueError(f"batch_size={self.batch_size}: can't be shared out over processes={self.processes}")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain dicts, lists, text and numbers: `parse` of it gives the same config again."""

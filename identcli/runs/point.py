@@ -6,19 +6,17 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from identcli.architecture.errors import UserError
 from identcli.config import launch
 from identcli.config.schema import RunConfig, parse
 from identcli.runs import stop
 from identcli.runs.apart import Ended, apart
 from identcli.store import record
 from identcli.store.folder import is_run
-from identcli.store.lock import InUse
+from identcli.store.lock import InUse, is_locked
 
 INTERRUPTED = "interrupted"
 
@@ -33,9 +31,9 @@ _watching, _training = threading.Event(), threading.Event()
 def point(composed: Any) -> float:
     """Train one point from where it stands: the last validation loss, NaN if there is none.
 
-    It trains in a process of its own, so that a kill ends this run and no other. A failure is written down and ends
-    this run alone; a sweeper that searches is told of it by the exception. Of a listed point config and identity are
-    those of sweep.json. A launcher pickles this function by its name.
+    It trains in a process of its own, or in as many as `processes` says, so that a kill ends this run and no other. A
+    failure is written down and ends this run alone; a sweeper that searches is told of it by the exception. Of a listed
+    point config and identity are those of sweep.json. A launcher pickles this function by its name.
     """
     folder = launch.folder_of_job()
     sweep = record.read_sweep(folder.parent)
@@ -53,15 +51,17 @@ def point(composed: Any) -> float:
     import torch._dynamo  # noqa: F401
 
     import identcli.runs.resume  # noqa: F401
+    from identcli.training.parallel import places
 
     _training.set()
     try:
         apart(
             lambda: _train(config, folder, sweep["command"]),
             lambda: orphaned() or stop.reason_of(folder.parent) == INTERRUPTED,
+            places(config.processes),
         )
     except Ended as ended:
-        _write_down(config, folder, "lost", str(ended), str(ended), pid=ended.pid)
+        _write_down(config, folder, ended)
     finally:
         _training.clear()
     return _fared(folder, sweep)
@@ -95,33 +95,28 @@ def _train(config: RunConfig, folder: Path, command: list[str]) -> None:
     from identcli.runs.resume import resume
     from identcli.runs.train import run
 
-    try:
+    with contextlib.suppress(InUse):  # the other process writes how it fares
         if is_run(folder):
             resume(folder, {}, command, live=False)
         else:
             run(config, folder, command, live=False)
-    except InUse:
-        pass  # the other process writes how it fares
-    except Exception as failure:
-        reason = str(failure) if isinstance(failure, UserError) else f"{type(failure).__name__}: {failure}".strip()
-        _write_down(config, folder, "failed", reason, "".join(traceback.format_exception(failure)))
 
 
-def _write_down(config: RunConfig, folder: Path, state: str, reason: str, log: str, **fields: Any) -> None:
+def _write_down(config: RunConfig, folder: Path, ended: Ended) -> None:
     """How a run ended that could not write it itself. Where the disk takes nothing, the run stays as it is."""
-    plain = config.to_dict()
+    if is_locked(folder) or _status(folder).get("state") in FINAL:
+        return
+    reason, plain = str(ended).splitlines()[0], config.to_dict()
+    state = "failed" if ended.log or ended.wrong else "lost"
+    if ended.asked:
+        state, reason = "interrupted", "interrupted while it began"
     with contextlib.suppress(OSError):
         if not (folder / "config.yaml").exists():
             record.write_config(folder, plain)
         with (folder / "run.log").open("a", encoding="utf-8") as file:
-            file.write(log.rstrip() + "\n")
+            file.write((ended.log or str(ended)).rstrip() + "\n")
         record.write_status(
-            folder,
-            state=state,
-            error=reason.splitlines()[0],
-            steps=config.steps,
-            config_hash=record.config_hash(plain),
-            **fields,
+            folder, state=state, error=reason, steps=config.steps, config_hash=record.config_hash(plain), pid=ended.pid
         )
 
 

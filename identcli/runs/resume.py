@@ -1,18 +1,21 @@
 """Going on with a run where its newest whole checkpoint stands, bit for bit as if it had never stopped."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from identcli.architecture.errors import UserError
 from identcli.config.errors import ConfigErrors
 from identcli.config.schema import RunConfig, parse
+from identcli.runs.follower import Follower
 from identcli.runs.interruption import interruption
 from identcli.runs.session import Outcome, Prepared, Session, begin, prepare
 from identcli.runs.train import log_to
 from identcli.store import atomic, checkpoints, events, metrics, record
 from identcli.store.folder import no_links_out, one_run
 from identcli.store.lock import locked
+from identcli.training.parallel import told
 
 # Keys that a resumed run may change; each change is recorded. All others say what the run is.
 MAY_CHANGE = (
@@ -26,6 +29,7 @@ MAY_CHANGE = (
     "compile",
     "cuda_graph",
     "threads",
+    "processes",
     "clip",
     "model.dropout",
     "optimizer.weight_decay",
@@ -57,24 +61,30 @@ def resume(
     Weights, optimizer, random numbers, the collector's charge at the start and the phase of the rebalancing are those
     of the checkpoint, so on a CPU losses, weights and metric rows are those of a run that never stopped. What was
     written past the checkpoint is dropped. changes: dotted keys to new values; UserError with both values for one that
-    would make it another run, when nothing is left to do, and when another process holds the run.
+    would make it another run, when nothing is left to do, and when another process holds the run. Of several processes
+    every one calls this, and the first writes.
     """
     no_links_out(one_run(folder))
-    with locked(folder), log_to(folder / "run.log"), interruption() as asked:
-        before = parse(record.read_config(folder))
-        config, changed = apply(before, {"stop_at": None, **changes})
+    with ExitStack() as held:
+        if leads := told().leads:
+            held.enter_context(locked(folder))
+            held.enter_context(log_to(folder / "run.log"))
+        asked = held.enter_context(interruption())
+        config, changed = apply(parse(record.read_config(folder)), {"stop_at": None, **changes})
         status = record.read_status(folder)
         if status["state"] == "finished" and status["step"] >= config.steps:
             raise UserError(f"{folder}: finished all {status['step']} steps already; steps=… trains on")
         prepared = prepare(config)
         _same_text(folder, prepared)
-        found = checkpoints.latest(folder)
-        session = Session(config, folder, prepared, bar=live)
+        found = prepared.parallel.agree(lambda: checkpoints.latest(folder))
+        session = (Session if leads else Follower)(config, folder, prepared, bar=live and leads)
         if found.path:
             state = checkpoints.load_state(found.path)
             session.restore(checkpoints.load_tensors(found.path), state)
             if session.step > config.steps:
                 raise UserError(f"steps={config.steps}: the checkpoint has made {session.step} already")
+        if not leads:
+            return session.train(asked)
         _cut(folder, session.step)
         if changed:
             record.write_config(folder, config.to_dict())
@@ -86,6 +96,11 @@ def resume(
             {"event": "resume", "step": session.step, "command": list(command), "changes": changed, "skipped": skipped},
         )
         return session.train(asked)
+
+
+def processes(folder: Path, changes: Mapping[str, Any]) -> int:
+    """How many processes the run, resumed with the changes, takes."""
+    return apply(parse(record.read_config(folder)), changes)[0].processes
 
 
 def apply(config: RunConfig, changes: Mapping[str, Any]) -> tuple[RunConfig, dict[str, list[Any]]]:

@@ -68,9 +68,9 @@ def config_hash(config: dict[str, Any]) -> str:
     """12 hex digits that two configs share exactly when they ask for the same results.
 
     The first digits of the SHA-256 of the config as canonical JSON, without what changes no result: `name`, `device`,
-    `cuda_graph`, `stop_at` and `loggers`.
+    `cuda_graph`, `processes`, `stop_at` and `loggers`.
     """
-    changes_nothing = ("name", "device", "cuda_graph", "stop_at", "loggers")
+    changes_nothing = ("name", "device", "cuda_graph", "processes", "stop_at", "loggers")
     asked = {key: value for key, value in config.items() if key not in changes_nothing}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -1,10 +1,11 @@
 """One run in several processes: each takes its rows of every batch, and their gradients are averaged.
 
-`torchrun` starts the processes and tells each its place through the environment. The weights are the same everywhere
-and stay so, since every process applies the same averaged gradient.
+`torchrun`, or a fork for each of `places`, starts the processes and tells each its place through the environment. The
+weights are the same everywhere and stay so, since every process applies the same averaged gradient.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -74,14 +75,28 @@ class Parallel:
             raise RuntimeError(f"another process of this run has ended ({reason})") from None
 
 
-def join(device: torch.device) -> Parallel:
-    """Join the processes that torchrun started (nccl on CUDA, gloo elsewhere); alone without it."""
+def told() -> Parallel:
+    """The place that this process was told by the environment, before it has joined the others."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
-        return Parallel()
-    if not torch.distributed.is_initialized():
+    return Parallel(int(os.environ["RANK"]), size) if size > 1 else Parallel()
+
+
+def join(device: torch.device) -> Parallel:
+    """Join the processes that were started for this run (nccl on CUDA, gloo elsewhere); alone without any."""
+    parallel = told()
+    if parallel.size > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Parallel(torch.distributed.get_rank(), size)
+    return parallel
+
+
+def places(size: int) -> list[dict[str, str]]:
+    """What torchrun would tell each of `size` processes of this machine, as variables of the environment."""
+    if size == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(size)}
+    return [{**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 def local_device(device: torch.device) -> torch.device:

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from identcli.config.errors import ConfigErrors
+from identcli.runs import apart as module
 from identcli.runs.apart import Ended, apart
 from identcli.runs.interruption import interruption
 
@@ -34,13 +36,19 @@ def test_a_kill_is_named_and_costs_nothing_here():
         apart(lambda: os.kill(os.getpid(), signal.SIGHUP))
 
 
-def test_what_escapes_is_shown_and_named(capfd):
+def test_what_it_raises_comes_back_as_the_reason():
     def broken():
-        raise RuntimeError("nothing works")
+        raise RuntimeError("nothing works\nat all")
 
-    with pytest.raises(Ended, match="its process ended with status 1"):
+    def wrong():
+        raise ConfigErrors(["lr: too low", "seed: too high"])
+
+    with pytest.raises(Ended, match="^RuntimeError: nothing works\nat all$") as caught:
         apart(broken)
-    assert "RuntimeError: nothing works" in capfd.readouterr().err
+    assert "in broken" in caught.value.log
+    with pytest.raises(Ended) as caught:
+        apart(wrong)
+    assert (caught.value.wrong, caught.value.log) == (["lr: too low", "seed: too high"], "")
 
 
 def test_it_is_told_once_when_it_is_to_stop():
@@ -107,3 +115,47 @@ def test_a_cluster_that_requeues_this_process_lets_the_child_end(tmp_path):
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert file.read_text() == "ended politely"
+
+
+PLACES = [{"RANK": "0"}, {"RANK": "1"}, {"RANK": "2"}]
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def test_several_know_their_places_and_the_first_answers():
+    assert apart(lambda: rank(), places=PLACES) == 0
+    assert "RANK" not in os.environ
+
+
+def test_when_one_of_several_is_killed_the_others_end(tmp_path, monkeypatch):
+    """One takes no notice and is told; one doesn't listen either and is killed: a collective operation can hang so."""
+    monkeypatch.setattr(module, "SECONDS_TO_NOTICE", 0.1)
+    monkeypatch.setattr(module, "SECONDS_TO_END", 0.3)
+
+    def fate():
+        (tmp_path / str(rank())).write_text(str(os.getpid()))
+        if rank() == 0:
+            (tmp_path / "said").write_text(wait_for_the_signal())
+        if rank() == 1:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while len(list(tmp_path.iterdir())) < 3:
+            time.sleep(0.01)
+        if rank() == 2:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(Ended, match="^process 3 of 3: killed by SIGKILL: out of memory\\?$") as caught:
+        apart(fate, places=PLACES)
+    assert caught.value.pid == int((tmp_path / "2").read_text())
+    assert (tmp_path / "said").read_text() == "ended politely"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "1").read_text()), 0)
+
+
+def test_who_is_told_before_it_listens_ends_as_asked():
+    with pytest.raises(Ended) as caught:
+        apart(lambda: time.sleep(60), stop=lambda: True)
+    assert caught.value.asked
