@@ -7,7 +7,9 @@ In one's own loop:
     rho = collector.table("heads")["rho"]     # one value a measured step, layer and head
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ import torch
 from torch import Tensor
 
 from identcli.architecture.errors import UserError
-from identcli.architecture.pairs import Circuit
+from identcli.architecture.pairs import Circuit, PairFamily
+from identcli.collectors.beside import Beside, Departing
 from identcli.collectors.biases import measure_bias_gradients
 from identcli.collectors.decay import measure_decay
 from identcli.collectors.imbalance import measure_imbalance
@@ -38,7 +41,11 @@ MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
     measure_prediction,
 )
 
+Read = Callable[[], Pair]
 Sink = Callable[[str, int, dict[str, Any]], None]
+
+# What one step of a circuit gave: table, step, axes, columns along them, and what else a row says.
+Measured = list[tuple[str, int, tuple[str, ...], dict[str, Tensor], dict[str, str]]]
 
 
 def attach(
@@ -50,24 +57,29 @@ def attach(
     when: When | None = None,
     sink: Sink | None = None,
     first_step: int = 0,
+    beside: bool | None = None,
 ) -> "Collector":
     """Measure around every due `optimizer.step` from now on, until `detach()`; works as a context manager too.
 
     parameters: the model's named parameters, in the layout's names. circuits: `qk`, `ov`. when: a function of the
     step's number (default every 10). sink(table, step, columns) receives what is measured; without one it is kept in
-    memory for `table`. first_step: the number of the next step. Raises UserError when the layout does not fit the
-    parameters.
+    memory for `table`. first_step: the number of the next step. beside: measure on the host, in threads beside
+    training, so that the device never waits; results then reach the sink some steps later, all of them by `flush`,
+    `table` or `detach` (default: for parameters on CUDA). Raises UserError when the layout does not fit the parameters.
 
     Measuring reads weights and gradients and draws no random numbers: training goes on bit for bit as without it.
     """
     named = dict(parameters.items() if isinstance(parameters, Mapping) else parameters)
-    return Collector(optimizer, named, layout, tuple(circuits), when or every(10), sink, first_step)
+    if beside is None:
+        beside = any(tensor.is_cuda for tensor in named.values())
+    return Collector(optimizer, named, layout, tuple(circuits), when or every(10), sink, first_step, beside)
 
 
 class Collector:
     """Measures all layers and heads of a circuit in one batched float64 call, and moves the results to the host once.
 
-    On a device without float64 (Apple's MPS) the weights are copied to the CPU and measured there.
+    On a device without float64 (Apple's MPS) the weights are copied to the CPU and measured there. A step that leaves
+    weights which are not finite gives no rows.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class Collector:
         when: When,
         sink: Sink | None,
         first_step: int,
+        beside: bool,
     ) -> None:
         for circuit in circuits:
             layout.check(parameters, circuit)
@@ -87,10 +100,11 @@ class Collector:
         self._when, self._step = when, first_step
         self._rows: dict[str, list[dict[str, np.ndarray]]] = {}
         self._sink = sink or self._keep
+        self._beside = Beside(self._emit) if beside else None
         self._start = {
-            circuit: charge(family.group, self._weights(circuit)) for circuit, family in self._families.items()
+            circuit: charge(family.group, self._weights(circuit)()) for circuit, family in self._families.items()
         }
-        self._pending: dict[Circuit, tuple[Pair, Pair | None, StepSettings]] = {}
+        self._pending: dict[Circuit, tuple[Read, Read | None, StepSettings]] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -98,15 +112,23 @@ class Collector:
 
     def table(self, name: str) -> dict[str, np.ndarray]:
         """What was measured so far, column by column (`heads` or `biases`), when no sink was given."""
+        self.flush()
         rows = self._rows.get(name, [])
         if not rows:
             raise UserError(f"nothing measured in table {name!r} yet; measured: {', '.join(self._rows) or 'nothing'}")
         return {column: np.concatenate([row[column] for row in rows]) for column in rows[0]}
 
+    def flush(self) -> None:
+        """Wait for what is being measured beside training, and hand it to the sink."""
+        if self._beside:
+            self._beside.flush()
+
     def detach(self) -> None:
         """Stop measuring. What was measured stays."""
         for hook in self._hooks:
             hook.remove()
+        if self._beside:
+            self._beside.close()
 
     def __enter__(self) -> "Collector":
         return self
@@ -135,40 +157,64 @@ class Collector:
         step, self._step = self._step, self._step + 1
         for circuit, (before, gradient, settings) in self._pending.items():
             stored_as = self._parameters[self._layout.tensors(circuit)[0]].dtype
-            observed = Observed(
-                self._families[circuit],
-                before,
-                self._weights(circuit),
-                gradient,
-                self._start[circuit],
-                settings,
-                stored_as,
-            )
-            columns = {name: values for measure in MEASUREMENTS for name, values in measure(observed).items()}
-            self._emit("heads", step, ("layer", "head"), columns, circuit=circuit)
-            if circuit == "qk" and gradient is not None:
-                self._emit("biases", step, ("layer",), measure_bias_gradients(gradient))
+            family, start = self._families[circuit], self._start[circuit]
+            after = self._weights(circuit)
+            work = partial(_measure, step, family, before, after, gradient, start, settings, stored_as)
+            if self._beside:
+                self._beside.submit(work)
+            else:
+                self._emit(work())
         self._pending.clear()
 
-    def _weights(self, circuit: Circuit) -> Pair:
+    def _weights(self, circuit: Circuit) -> Read:
         return self._read(circuit, self._parameters)
 
-    def _gradient(self, circuit: Circuit) -> Pair | None:
+    def _gradient(self, circuit: Circuit) -> Read | None:
         gradients = {name: self._parameters[name].grad for name in self._layout.tensors(circuit)}
         if any(gradient is None for gradient in gradients.values()):
             return None
         return self._read(circuit, gradients)
 
-    def _read(self, circuit: Circuit, tensors: Mapping[str, Any]) -> Pair:
-        return gather(self._families[circuit], read(self._layout, circuit, tensors))
+    def _read(self, circuit: Circuit, tensors: Mapping[str, Any]) -> Read:
+        """A copy of the pairs as they are now, to be had in float64."""
+        family = self._families[circuit]
+        if self._beside:
+            stored_as = tensors[self._layout.tensors(circuit)[0]].dtype
+            return Departing(gather(family, read(self._layout, circuit, tensors, dtype=stored_as))).arrived
+        pair = gather(family, read(self._layout, circuit, tensors))
+        return lambda: pair
 
-    def _emit(self, table: str, step: int, axes: tuple[str, ...], columns: dict[str, Tensor], **labels: str) -> None:
-        stacked = torch.stack(list(columns.values())).cpu().numpy()
-        indices = np.indices(stacked.shape[1:]).reshape(len(axes), -1)
-        values = dict(zip(columns, stacked.reshape(len(columns), -1), strict=True))
-        self._sink(table, step, {**labels, **dict(zip(axes, indices, strict=True)), **values})
+    def _emit(self, measured: Measured) -> None:
+        for table, step, axes, columns, labels in measured:
+            stacked = torch.stack(list(columns.values())).cpu().numpy()
+            indices = np.indices(stacked.shape[1:]).reshape(len(axes), -1)
+            values = dict(zip(columns, stacked.reshape(len(columns), -1), strict=True))
+            self._sink(table, step, {**labels, **dict(zip(axes, indices, strict=True)), **values})
 
     def _keep(self, table: str, step: int, columns: dict[str, Any]) -> None:
         rows = len(columns["layer"])
         full = {"step": step, **columns}
         self._rows.setdefault(table, []).append({name: np.broadcast_to(v, rows) for name, v in full.items()})
+
+
+def _measure(
+    step: int,
+    family: PairFamily,
+    before: Read,
+    after: Read,
+    gradient: Read | None,
+    start: Tensor,
+    settings: StepSettings,
+    stored_as: torch.dtype,
+) -> Measured:
+    """Everything about one step of a circuit; nothing when it left weights that are not finite."""
+    seen = after()
+    if not math.isfinite(seen.A.sum() + seen.B.sum()):
+        return []
+    slope = gradient() if gradient else None
+    observed = Observed(family, before(), seen, slope, start, settings, stored_as)
+    columns = {name: values for measure in MEASUREMENTS for name, values in measure(observed).items()}
+    measured: Measured = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
+    if family.circuit == "qk" and slope is not None:
+        measured.append(("biases", step, ("layer",), measure_bias_gradients(slope), {}))
+    return measured

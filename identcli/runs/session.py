@@ -1,5 +1,6 @@
 """A run in the making: its parts, put together, and what happens to them while the loop goes on."""
 
+import contextlib
 import logging
 import time
 import traceback
@@ -229,6 +230,8 @@ class Session:
         logger.info("step %d: train %.4f, val %.4f", state, losses["train"], losses["val"])
 
     def checkpoint(self, state: int) -> None:
+        if self.collector:
+            self.collector.flush()
         self.writer.flush()
         checkpoints.save(self.folder, state, weights(self.model), self._state(state))
         self.saved = state
@@ -305,15 +308,15 @@ class Session:
 
     def _close(self, outcome: Outcome) -> Outcome:
         """Write what is left and how it ended; where the disk takes no more, the run has failed."""
-        if self.collector:
-            self.collector.detach()
         try:
-            self.writer.close()
+            with contextlib.closing(self.writer):
+                if self.collector:
+                    self.collector.detach()
             if outcome.state == "diverged":
                 events.append(self.folder, {"event": "diverged", "step": outcome.step, "reason": outcome.error})
                 # What an accelerator measured before the host noticed. The evaluation of state `step` is of good ones.
                 metrics.cut(self.folder, self.step, ["train", "heads", "biases"])
-        except OSError as failure:
+        except (OSError, RuntimeError) as failure:  # of the disk, or of what was still being measured
             logger.error("%s", traceback.format_exc())
             outcome = Outcome("failed", self.step, outcome.error or f"{type(failure).__name__}: {failure}", 1)
         try:
