@@ -19,6 +19,10 @@ Mode = Literal["on", "state_only"]
 Target = Literal["weights", "augmented"]
 State = Literal["clear", "transport"]
 
+# Wherever the model is: a GPU takes longer over float64 decompositions of small matrices, one after the other, than the
+# few megabytes take to the host and back. A rebalancing is rare and waits for the device anyway.
+HOST = torch.device("cpu")
+
 # How each of torch's per-parameter state tensors moves; anything else (a step count) does not.
 FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
@@ -65,7 +69,7 @@ def rebalance(
     done = []
     for circuit in circuits:
         family = layout.attention.pair(circuit)
-        before = gather(family, read(layout, circuit, parameters))
+        before = gather(family, read(layout, circuit, parameters, device=HOST))
         left_alone = 0
         if mode == "on":
             balanced = balance(family.group, before if target == "weights" else augmented(family.group, before))
@@ -76,7 +80,7 @@ def rebalance(
         if mode == "state_only" or state == "clear":
             for name in layout.tensors(circuit):
                 optimizer.state.pop(parameters[name], None)
-        after = gather(family, read(layout, circuit, parameters))
+        after = gather(family, read(layout, circuit, parameters, device=HOST))
         done.append(
             Rebalanced(
                 circuit,
@@ -107,7 +111,7 @@ def _transport_state(
         if any(moment is None for moment in moments.values()):
             continue
         move = transport if key in FIRST_MOMENTS else transport_squares
-        pair = gather(family, read(layout, circuit, moments))
+        pair = gather(family, read(layout, circuit, moments, device=HOST))
         write(layout, moments, scatter(family, move(balanced.step, pair)))
 
 
