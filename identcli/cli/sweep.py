@@ -1,5 +1,6 @@
 """`ident sweep`: many runs."""
 
+import os
 import shlex
 import sys
 from collections import Counter
@@ -35,6 +36,7 @@ def sweep(
     Examples:
       ident sweep optimizer=sgd lr=0.5,0.25
       ident sweep case=sgd,adamw seed=1,2,3 hydra/launcher=joblib threads=1
+      ident sweep scale=paper seed=1,2 device=cuda processes=4
       ident sweep experiment=fig4
       ident sweep 'model.n_head=choice(2,4,8)' 'seed=range(0,3)' name=heads
       ident sweep --resume outputs/sweep1
@@ -54,6 +56,9 @@ def sweep(
 
     if resume is not None and config_dir is not None:
         raise UserError("--config-dir: a sweep that is resumed has its points already")
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("ident sweep under torchrun: each process would run all of it; processes=… is for its points")
 
     from identcli.runs import sweep as runs
 

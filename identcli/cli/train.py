@@ -36,6 +36,7 @@ def train(
       ident train case=adamw_rebalanced rebalance.every=100 collect=full
       ident train data=text data.path=poems.txt --cfg job
       ident train --resume outputs/run1 steps=1000
+      ident train scale=paper device=cuda processes=4
 
     \b
     Groups: scale=demo|cpu|paper  case=sgd|sgd_decay|adamw|adamw_rebalanced|adamw_state_only

@@ -5,6 +5,7 @@ weights are the same everywhere and stay so, since every process applies the sam
 """
 
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -71,7 +72,8 @@ class Parallel:
         try:
             torch.distributed.all_reduce(values)
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
+            # gloo says where in its own source it was, and goes on after the first sentence.
+            reason = re.sub(r"^\[[^\[\]]*\] *", "", str(error).splitlines()[0]).partition(". ")[0]
             raise RuntimeError(f"another process of this run has ended ({reason})") from None
 
 

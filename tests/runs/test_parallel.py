@@ -6,13 +6,19 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from identcli.architecture.errors import UserError
+from identcli.cli.app import answer
+from identcli.runs.listing import rows
 from identcli.runs.session import prepare
-from identcli.store import events, metrics, record
+from identcli.store import checkpoints, events, metrics, record
 
 SMALL = [
     "data=markov",
@@ -35,18 +41,15 @@ def environment(**more):
     return {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more}
 
 
-def start(words, folder, environment):
-    command = [sys.executable, "-m", "identcli", "train", *SMALL, *words]
+def start(words, folder, environment, small=SMALL):
+    command = [sys.executable, "-m", "identcli", "train", *small, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
 
-def both(words, folder):
-    shared = environment()
-    return [
-        start(words, folder, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
-        for rank in range(2)
-    ]
+def both(words, folder, small=SMALL):
+    shared = environment(WORLD_SIZE="2")
+    return [start(words, folder, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, small) for rank in range(2)]
 
 
 def test_two_processes_train_as_one(tmp_path):
@@ -58,10 +61,7 @@ def test_two_processes_train_as_one(tmp_path):
     assert [out for out, _ in said] == ["outputs/one\n", "outputs/two\n", ""]
     assert said[2][1] == ""  # the second process says nothing
     one, two = tmp_path / "outputs" / "one", tmp_path / "outputs" / "two"
-    # float32 sums in another order: 1e-7 a step, of losses near 2.
-    assert np.abs(metrics.read(one, "train")["loss"] - metrics.read(two, "train")["loss"]).max() < 1e-6
-    for table in ("eval", "heads", "biases"):
-        assert len(metrics.read(one, table)["step"]) == len(metrics.read(two, table)["step"])
+    same_but_for_rounding(one, two)
     assert len(events.read(one)) == len(events.read(two))
     assert record.read_environment(two)["processes"] == 2
 
@@ -84,6 +84,141 @@ def test_a_dying_process_ends_the_run_with_its_reason(tmp_path):
     ended = record.read_status(tmp_path / "outputs" / "a")
     assert ended["state"] == "failed"
     assert "another process of this run has ended" in ended["error"]
+
+
+def test_a_run_resumed_in_two_processes_is_the_run_in_one(tmp_path, monkeypatch):
+    """Under torchrun, and started by processes=2; the first checkpoint is of one process."""
+    monkeypatch.chdir(tmp_path)
+    words = [*SMALL, "steps=12", "schedule.warmup=2", "rebalance=on", "rebalance.every=5", "collect.every=2"]
+    assert answer(["train", *words, "name=straight"]) == 0
+    assert answer(["train", *words, "name=split", "stop_at=4"]) == 0
+    two = both(["--resume", "outputs/split", "stop_at=7"], tmp_path, small=[])
+    said = [process.communicate(timeout=120) for process in two]
+    assert [process.returncode for process in two] == [0, 0], said
+    assert [out for out, _ in said] == ["outputs/split\n", ""]
+    assert answer(["train", "--resume", "outputs/split", "processes=2"]) == 0
+    one, other = tmp_path / "outputs/straight", tmp_path / "outputs/split"
+    same_but_for_rounding(one, other)
+    resumes = [event["changes"] for event in events.read(other) if event["event"] == "resume"]
+    assert resumes == [{"stop_at": [4, 7]}, {"stop_at": [7, None], "processes": [1, 2]}]
+
+
+ENDLESS = [*SMALL, "steps=1000000", "eval.every=1000000", "collect=off", "schedule.warmup=0", "processes=2"]
+ENDLESS += ["checkpoint.every=50"]  # its status is written then
+
+
+def test_a_killed_process_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outputs/run1"
+
+    def kill():
+        leading = once_it_trains(folder)["pid"]
+        [other] = {*children()} - {leading}
+        os.kill(other, signal.SIGKILL)
+
+    with at_the_same_time(kill):
+        assert answer(["train", *ENDLESS]) == 1
+    assert "error: process 2 of 2: killed by SIGKILL: out of memory?\n" in capsys.readouterr().err
+    ended = record.read_status(folder)
+    assert ended["state"] == "failed"
+    assert ended["error"].startswith("RuntimeError: another process of this run has ended (")
+    assert children() == []
+
+
+def test_a_ctrl_c_reaches_the_processes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outputs/run1"
+
+    def interrupt():
+        once_it_trains(folder)
+        assert len(children()) == 2
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with at_the_same_time(interrupt):
+        assert answer(["train", *ENDLESS]) == 130
+    ended = record.read_status(folder)
+    assert (ended["state"], checkpoints.list_steps(folder)[-1]) == ("interrupted", ended["step"])
+    assert children() == []
+
+
+def test_a_point_of_a_sweep_in_two_processes(tmp_path, monkeypatch, capsys):
+    """Killed in one of them it is lost, the others go on; interrupted and resumed it is the run of one process."""
+    monkeypatch.chdir(tmp_path)
+    words = [*SMALL, "schedule.warmup=0", "steps=400", "eval.every=400", "checkpoint.every=50", "collect=off"]
+    folder = tmp_path / "outputs/s"
+
+    def kill_then_interrupt():
+        leading = once_it_trains(folder / "seed-1")["pid"]
+        [other] = {*children()} - {leading}
+        os.kill(other, signal.SIGKILL)
+        once_it_trains(folder / "seed-2")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with at_the_same_time(kill_then_interrupt):
+        assert answer(["sweep", *words, "name=s", "processes=2", "seed=1,2,3"]) == 130
+    assert [row.state for row in rows(folder)] == ["lost", "interrupted", "never started"]
+    assert "lost: seed=1: process 2 of 2: killed by SIGKILL: out of memory? (log: " in capsys.readouterr().err
+    assert answer(["sweep", "--resume", "outputs/s"]) == 0
+    assert answer(["train", *words, "seed=2", "name=alone"]) == 0
+    same_but_for_rounding(tmp_path / "outputs/alone", folder / "seed-2")
+    assert record.read_environment(folder / "seed-2")["processes"] == 2
+    assert children() == []
+
+
+@contextmanager
+def at_the_same_time(act):
+    """`act` in a thread meanwhile; what it raises comes through."""
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(act)
+        yield
+        done.result()
+
+
+def once_it_trains(folder, patience_s=60):
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if (folder / "status.json").exists() and (status := record.read_status(folder))["step"]:
+            return status
+        time.sleep(0.02)
+    raise AssertionError(f"{folder} doesn't train")
+
+
+def children(pid="self"):
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def same_but_for_rounding(one, two):
+    """float32 sums in another order: 1e-7 a step, of losses near 2."""
+    assert np.abs(metrics.read(one, "train")["loss"] - metrics.read(two, "train")["loss"]).max() < 1e-6
+    for table in ("train", "eval", "heads", "biases"):
+        assert list(metrics.read(one, table)["step"]) == list(metrics.read(two, table)["step"])
+
+
+@pytest.mark.parametrize(
+    ("words", "started", "line"),
+    [
+        (["processes=3"], {}, "batch_size=4: can't be shared out over processes=3"),
+        (["processes=2", "device=cuda"], {}, "device=cuda: not available on this machine, which has cpu"),
+        (["processes=2"], {"WORLD_SIZE": "4", "RANK": "0"}, "processes=2: but 4 were started, by torchrun"),
+    ],
+    ids=["batch", "device", "torchrun"],
+)
+def test_what_cannot_be_is_told_once_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, started, line):
+    if line.startswith("device") and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.chdir(tmp_path)
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert answer(["train", *SMALL, *words]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_under_torchrun_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert answer(["sweep", *SMALL, "seed=1,2"]) == 2
+    assert capsys.readouterr().err.startswith("error: ident sweep under torchrun: ")
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(monkeypatch):
