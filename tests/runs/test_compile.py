@@ -17,7 +17,7 @@ SETTINGS = {
     "optimizer": ADAMW,
     "lr": 1e-2,
     "grad_accum": 2,
-    "model": {"dropout": 0.2},
+    "model": {"dropout": 0.0},  # compiled, dropout draws other random numbers
     "collect": {"every": 1},
     "rebalance": {"mode": "on", "every": 3},
     "eval": {"every": 2, "batches": 3},
@@ -49,9 +49,8 @@ def test_a_compiled_run_trains_as_the_plain_one(tmp_path):
     go(tmp_path / "plain")
     assert go(tmp_path / "compiled", compile=True).state == "finished"
     one, two = (metrics.read(tmp_path / name, "train")["loss"] for name in ("plain", "compiled"))
-    # Fused kernels round differently (float32: 1e-7), and AdamW's first steps of size lr make that larger. Dropout
-    # draws other numbers, so later losses are those of another run: a tenth of a nat at most at this size.
-    np.testing.assert_allclose(one, two, atol=0.1)
+    # Fused kernels round differently (float32: 1e-7), which AdamW's first steps, of size lr for any gradient, enlarge.
+    np.testing.assert_allclose(one, two, rtol=1e-4)
     names = [set(checkpoints.load_tensors(checkpoints.at(tmp_path / name, 8)).keys()) for name in ("plain", "compiled")]
     assert names[0] == names[1]
     assert len(metrics.read(tmp_path / "compiled", "heads")["rho"]) == len(
