@@ -35,9 +35,15 @@ format: $(STAMP)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## compare with nanoGPT in turn: make bench NANOGPT=path/to/a/checkout
+bench: $(STAMP)  ## measure everything, in turn with nanoGPT and other peers: make bench NANOGPT=path/to/a/checkout
 	@test -n "$(NANOGPT)" || { echo "error: name a checkout of nanoGPT: make bench NANOGPT=path/to/it" >&2; exit 2; }
-	$(BIN)/python -m benchmarks.training_speed --nanogpt $(NANOGPT) --scale demo cpu
+	$(BIN)/python -m benchmarks.training_speed --nanogpt $(NANOGPT)
+	$(BIN)/python -m benchmarks.collectors_cost
+	$(BIN)/python -m benchmarks.whole_processes
+	$(BIN)/python -m benchmarks.sweep_speed
+	$(BIN)/python -m benchmarks.memory --nanogpt $(NANOGPT)
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.report
 
 clean:  ## remove the environment and caches, never outputs
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -114,15 +114,17 @@ def ident_block(
     """What `ident train` does in a step: the run itself, with its collectors, writer, status and log, made to wait
     between two blocks.
 
-    words: overrides of the config beside the sizes. folder: an empty one for the run; by default a temporary one. The
+    words: overrides of the config, which win over the sizes. folder: an empty one for the run, or a temporary one. The
     run evaluates on one batch before its first step, and then never.
     """
     temporary = tempfile.TemporaryDirectory(prefix="ident-benchmark-")
     place = folder or Path(temporary.name)
     paced = Paced()
-    chosen = [f"model.{name}={value}" for name, value in ({"bias": True} | sizes).items()]
-    chosen += [f"batch_size={batch_size}", f"steps={STEPS}", f"eval.every={STEPS}", "eval.batches=1"]
-    chosen += ["checkpoint.every=0", "device=cpu", "data=markov", *words]
+    defaults = {f"model.{name}": value for name, value in ({"bias": True} | sizes).items()}
+    defaults |= {"batch_size": batch_size, "steps": STEPS, "eval.every": STEPS, "eval.batches": 1}
+    defaults |= {"checkpoint.every": 0, "device": "cpu", "data": "markov"}
+    given = {word.partition("=")[0] for word in words}
+    chosen = [*(f"{name}={value}" for name, value in defaults.items() if name not in given), *words]
 
     def run() -> None:
         from identcli.config.preflight import single

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import invented
 from benchmarks.loops import Apart, Here, nanogpt
 from benchmarks.loops import ident as ident_loop
-from benchmarks.turns import Comparison, Ran, Record, ident, options, process, table_of
+from benchmarks.turns import Comparison, Record, ident, options, process, table_of
 
 STEPS = 2
 
@@ -51,16 +51,16 @@ def figure(steps: int) -> list[Comparison]:
         folder = Path(place)
         run = folder / "run"
         process([sys.executable, "-m", "benchmarks.invented", str(run), str(steps)], folder, {"PYTHONPATH": ROOT})
-        took: list[tuple[Ran, Ran]] = []
+        plain, ours = [], []
         for _ in range(2):
-            plain = process([sys.executable, "-c", invented.PLAIN_PLOT, str(run)], folder)
-            took.append((process(ident("plot", str(run)), folder), plain))
-    what, columns = f"ident plot, {36 * steps:,} rows", list(zip(*took, strict=True))
-    peaks, seconds = ([[ran[field] for ran in side] for side in columns] for field in (1, 0))
-    return [
-        Comparison(what, "ident", "plain script", *peaks, unit="MiB"),
-        Comparison(what, "ident", "plain script", *seconds),
-    ]
+            plain.append(process([sys.executable, "-c", invented.PLAIN_PLOT, str(run)], folder))
+            ours.append(process(ident("plot", str(run)), folder))
+    what = f"ident plot, {36 * steps:,} rows"
+    comparisons = []
+    for unit, of in (("MiB", lambda ran: ran.peak_mib), ("s", lambda ran: ran.seconds)):
+        took = [[of(ran) for ran in side] for side in (ours, plain)]
+        comparisons.append(Comparison(what, "ident", "plain script", took[0], took[1], unit))
+    return comparisons
 
 
 ROOT = str(Path(__file__).parents[1])

@@ -12,6 +12,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.turns import Comparison, Goal, Record, ident, in_turn, options, process, table_of
@@ -45,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
             shutil.rmtree(folder / "outputs")
             return seconds
 
-        took = in_turn({side: lambda side=side: sweep(side) for side in LAUNCHERS}, blocks, untimed=0)
+        took = in_turn({side: partial(sweep, side) for side in LAUNCHERS}, blocks, untimed=0)
 
     (one, both), comparisons = LAUNCHERS, []
     goal = Goal("ratio", "at least", 1.25)

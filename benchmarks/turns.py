@@ -26,15 +26,16 @@ RESULTS = Path(__file__).parent / "results"
 def in_turn(sides: Mapping[str, Callable[[], object]], blocks: int, untimed: int = 1) -> dict[str, list[float]]:
     """Seconds of each side, block by block, in turn; `untimed` blocks of each go before.
 
-    A side that returns a number, and not None, is taken at its word: it has measured its seconds, or bytes, itself.
+    A side that returns a number is taken at its word: it has measured its seconds, or something else, itself.
     """
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for block in range(-untimed, blocks):
         for side, run in sides.items():
             begin = time.perf_counter()
             measured = run()
+            seconds = time.perf_counter() - begin
             if block >= 0:
-                taken[side].append(time.perf_counter() - begin if measured is None else float(measured))  # type: ignore
+                taken[side].append(float(measured) if isinstance(measured, float) else seconds)
     return taken
 
 
@@ -88,18 +89,31 @@ class Comparison:
         return statistics.median(a / b for a, b in zip(self.first_took, self.second_took, strict=True))
 
     @property
-    def reached(self) -> bool | None:
-        """Whether the goal is met; None without one."""
+    def judged(self) -> float | None:
+        """The value that the goal speaks of; None without a goal."""
         if self.goal is None:
             return None
         first = statistics.median(self.first_took)
         above = first - statistics.median(self.second_took)
-        value = {"ratio": self.ratio, "first": first, "difference": above}[self.goal.of]
+        return {"ratio": self.ratio, "first": first, "difference": above}[self.goal.of]
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is met; None without one."""
+        value = self.judged
+        if self.goal is None or value is None:
+            return None
         return value >= self.goal.bound if self.goal.sense == "at least" else value <= self.goal.bound
 
     def to_dict(self) -> dict[str, Any]:
         ratios = {"medians": self.ratio, "minima": self.ratio_of_minima, "pairs": self.ratio_in_pairs}
-        return asdict(self) | {"ratio": ratios, "reached": self.reached}
+        return asdict(self) | {"ratio": ratios} | self._in_words()
+
+    def _in_words(self) -> dict[str, Any]:
+        if self.goal is None or self.judged is None:
+            return {}
+        value = f"{self.judged:.2f}" if self.goal.of == "ratio" else amount(self.judged, self.unit)
+        return {"judged": {"goal": self.goal.text(self.unit), "value": value, "reached": self.reached}}
 
 
 @dataclass(frozen=True)

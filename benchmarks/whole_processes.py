@@ -11,6 +11,7 @@ Parquet files and draws the same lines.
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.invented import PLAIN_PLOT, write_run
@@ -52,11 +53,14 @@ def main(words: Sequence[str] | None = None) -> Path | None:
             all_of_them = all_of_them[:1]
         comparisons = []
         for what, first, peer, second, goal in all_of_them:
-            sides = {"ident": first, peer: second}
-            turns = {side: lambda command=command: process(command, folder).seconds for side, command in sides.items()}
+            turns = {"ident": partial(_seconds, first, folder), peer: partial(_seconds, second, folder)}
             took = in_turn(turns, 2 if asked.quick else asked.blocks)
             comparisons.append(Comparison(what, "ident", peer, took["ident"], took[peer], goal=goal))
     return record.finish("Whole processes", table_of(comparisons), [each.to_dict() for each in comparisons], data=data)
+
+
+def _seconds(command: Sequence[str], folder: Path) -> float:
+    return process(command, folder).seconds
 
 
 def _has_corpus() -> bool:
