@@ -23,6 +23,9 @@ from identcli.config.schema import RunConfig
 _TEXT = re.compile(r"(\+{0,2}(?:name|data\.path)=)(.*)", re.DOTALL)
 _SPECIAL = re.compile(r"""$|null$|['"\[{]|.*,|.*\$\{|(choice|range|glob|interval|shuffle|sort)\(""", re.DOTALL)
 
+# Parts of Hydra's config that may hold any key.
+_OPEN = re.compile(r"hydra\.(job\.env_set|launcher\.(additional_parameters|ray\.(init|remote)))\.")
+
 # Groups whose choices come from packages of their own.
 PACKAGES = {
     ("hydra/launcher", "joblib"): "hydra-joblib-launcher",
@@ -37,7 +40,7 @@ PACKAGES = {
 }
 
 # Choices of ours that stand on one of a package.
-PRESETS = {"slurm": "submitit_slurm", "slurm_gpu": "submitit_slurm"}
+PRESETS = {"joblib_two": "joblib", "slurm": "submitit_slurm", "slurm_gpu": "submitit_slurm"}
 
 
 def quote(text: str) -> str:
@@ -117,6 +120,8 @@ def _text_in_quotes(word: str) -> str:
 def _for_hydra(override: Override, is_group: bool) -> str:
     """The word for Hydra. A `+` makes no difference, for the schema alone decides which keys there are."""
     word = override.input_line or ""
+    if _OPEN.match(word):
+        return f"++{word}"
     if not word.startswith("+"):
         return word
     return word.lstrip("+") if is_group else "++" + word.lstrip("+")
@@ -168,6 +173,41 @@ def several_values(override: Override) -> str:
     word = override.input_line or ""
     key, _, value = word.partition("=")
     return f"""{word}: several values: ident sweep runs them all; one text with a comma is '{key}="{value}"'"""
+
+
+# Hydra's keys that say how a sweep is launched, which a resume may change.
+_LAUNCHES = re.compile(
+    r"hydra[./](launcher|job_logging|hydra_logging|env|callbacks)\b.*"
+    r"|hydra\.(verbose|output_subdir|sweeper\.max_batch_size)|hydra\.job\.(?!num$|id$|config).*"
+)
+# Why it may not change the others; the first that is found in a key counts.
+_WHY_NOT = {
+    r"hydra[./]sweeper": "a sweep is resumed with the points it has",
+    r"hydra\.sweep\b": "a sweep is resumed in its own folder",
+    r"hydra\.run\b": "is for ident train; a sweep is resumed in its own folder",
+    r"hydra\.mode": "a sweep is resumed as a sweep",
+    r"hydra\.searchpath": "the points of a sweep have been composed, so that no config is looked for",
+    r"hydra\.(runtime|overrides|job)\b": "Hydra sets it itself",
+    r"hydra[./](help|hydra_help|output)\b": "is about texts that a resume doesn't show",
+    r"(?!hydra\b)": "a sweep is resumed with the points it has; only how they are launched may change, hydra.…",
+}
+
+
+def not_when_resuming(key: str) -> str | None:
+    """Why a sweep that is resumed may not be given this key; None if it may, or if Hydra has no such key."""
+    if _LAUNCHES.fullmatch(key):
+        return None
+    return next((why for part, why in _WHY_NOT.items() if re.match(part, key)), None)
+
+
+def of_launcher(key: str) -> bool:
+    """Whether the key chooses or sets a launcher."""
+    return key.startswith(("hydra/launcher", "hydra.launcher"))
+
+
+def one_launcher(override: Override) -> str:
+    """What to say of several values of a key of Hydra."""
+    return f"{override.input_line}: can't be swept, a sweep is launched in one way"
 
 
 def swept_words(params: Mapping[str, Any], loader: ConfigLoader) -> dict[str, Override]:

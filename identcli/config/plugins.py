@@ -14,7 +14,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 
 from identcli.config.overrides import quote
 from identcli.store import record
@@ -48,6 +48,7 @@ class PointSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config = config
+        _no_idle_workers(config, max(1, len(self._wanted(config))))
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -55,14 +56,31 @@ class PointSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         assert self.config is not None
         assert self.launcher is not None
-        listed = [point["folder"] for point in record.read_sweep(Path(self.config.hydra.sweep.dir))["points"]]
-        wanted = [folder for folder in listed if self.only is None or folder in self.only]
-        jobs = [[*arguments, f"hydra.sweep.subdir={quote(folder)}"] for folder in wanted]
+        jobs = [[*arguments, f"hydra.sweep.subdir={quote(folder)}"] for folder in self._wanted(self.config)]
         size = self.max_batch_size or len(jobs) or 1
         return [
             self.launcher.launch(jobs[start : start + size], initial_job_idx=start)
             for start in range(0, len(jobs), size)
         ]
+
+    def _wanted(self, config: DictConfig) -> list[str]:
+        listed = [point["folder"] for point in record.read_sweep(Path(config.hydra.sweep.dir))["points"]]
+        return [folder for folder in listed if self.only is None or folder in self.only]
+
+
+def _no_idle_workers(config: DictConfig, jobs: int) -> None:
+    """Have joblib start no more workers than there are jobs.
+
+    It starts all of them at once. One that never gets a job would answer a Ctrl-C by itself, and break the others'
+    pool; and each costs an interpreter.
+    """
+    if (n_jobs := config.hydra.launcher.get("n_jobs")) is None:
+        return
+
+    import joblib
+
+    with read_write(config.hydra.launcher):
+        config.hydra.launcher.n_jobs = min(joblib.effective_n_jobs(n_jobs), jobs)
 
 
 def _offer() -> None:

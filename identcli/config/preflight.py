@@ -1,5 +1,6 @@
 """One look at the whole command before anything is written: grammar, keys, choices, values, security, points."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -74,6 +75,8 @@ def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
         for key in ("name", "experiment"):
             if key in typed.swept:
                 typed.errors.append(f"{typed.swept.pop(key).input_line}: can't be swept, a sweep has one {key}")
+        for key in [key for key in typed.swept if key.startswith(("hydra.", "hydra/"))]:
+            typed.errors.append(overrides.one_launcher(typed.swept.pop(key)))
         given = list(typed.fixed.values())
         try:
             sweeper: Any = OmegaConf.to_container(_composed(given).hydra.sweeper)
@@ -130,19 +133,22 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
 def again(recorded: Sequence[str], words: Sequence[str], user_folder: Path | None = None) -> list[str]:
     """What Hydra is given when a sweep is resumed: what was typed when it began, and `words`, which only launch it.
 
-    ConfigErrors for a word that would change what a point is, and for recorded ones that can't be composed any more.
+    Another launcher begins with its own settings: those that were typed for the one before are left out. ConfigErrors
+    for a word that would change what a point is, and for recorded ones that can't be composed any more.
     """
     with _hydra(user_folder) as loader:
         before, now = overrides.read(recorded, loader), overrides.read(words, loader)
-        for key in now.keys:
-            launches = key.startswith(("hydra/launcher", "hydra.launcher", "hydra.job"))
-            if not launches and key != "hydra.sweeper.max_batch_size":
-                now.errors.append(f"{key}: a sweep is resumed with the points it has; only its launcher may change")
+        refused = {key: why for key in now.keys if (why := overrides.not_when_resuming(key))}
+        now.errors += [f"{key}: {why}" for key, why in refused.items()]
+        now.errors += [overrides.one_launcher(override) for override in now.swept.values()]
         given = {**before.fixed, **now.fixed}
+        if "hydra/launcher" in now.fixed:
+            given = {key: word for key, word in given.items() if key in now.fixed or not overrides.of_launcher(key)}
         try:
             _composed(list(given.values()), now.keys)
         except ConfigErrors as wrong:
-            raise now.with_more([*before.errors, *wrong.messages]) from None
+            more = [message for message in wrong.messages if not message.startswith(tuple(refused))]
+            raise now.with_more([*before.errors, *more]) from None
         if now.errors or before.errors:
             raise now.with_more(before.errors)
         return list(given.values())
@@ -225,9 +231,31 @@ def _composed(words: list[str], typed: Collection[str] | None = None) -> DictCon
         config = compose("config", [overrides.forced(word) for word in words], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigErrors([_one_line(error)]) from None
+    except yaml.MarkedYAMLError as error:
+        place = f"{mark.name}, line {mark.line + 1}" if (mark := error.problem_mark) else "a file"
+        raise ConfigErrors([f"{place}: can't be read as YAML: {error.problem}"]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False), by_hand):
         raise ConfigErrors(wrong)
+    if wrong := [*_contrary(config), *security.refused_lines(_launcher(config))]:
+        raise ConfigErrors(wrong)
     return config
+
+
+def _contrary(config: DictConfig) -> Iterator[str]:
+    """What Hydra would do and ident doesn't: then a run would not be what, or where, its record says."""
+    if config.hydra.mode is not None:
+        yield f"hydra.mode={config.hydra.mode.name}: ident train makes one run, ident sweep many"
+    if config.hydra.job.chdir:
+        yield "hydra.job.chdir=true: a run stays in the folder where it is started, so that data.path is one file"
+
+
+def _launcher(config: DictConfig) -> dict[str, Any]:
+    """The settings of the launcher as it will be given them."""
+    try:
+        found: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigErrors([f"hydra.launcher: {_one_line(error)}"]) from None
+    return found
 
 
 def plain(composed: DictConfig) -> dict[str, Any]:
@@ -259,8 +287,10 @@ def _one_line(error: Exception) -> str:
     key = getattr(cause, "full_key", None)
     if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return f"{key}: no such option"
-    said = str(cause).strip().partition("\n")[0] or type(error).__name__
-    return f"{key}: {said}" if key else said
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(error).__name__]
+    if missing := re.search(r"full_key: (\S+)", str(cause)):  # of a YAML file that sets what is not there
+        return f"{missing[1]}: no such option ({lines[0].rstrip(':')})"
+    return f"{key}: {lines[0]}" if key else lines[0]
 
 
 def _folder(typed: overrides.Typed, key: str) -> Path | None:

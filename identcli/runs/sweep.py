@@ -182,6 +182,7 @@ def _launched(folder: Path, words: list[str], user_folder: Path | None) -> tuple
     if asked:
         stop.ask(folder, INTERRUPTED)
         _settle(folder)
+        error = None  # a launcher whose workers heard a Ctrl-C too may break down over it
     return bool(asked), error
 
 

@@ -3,12 +3,17 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from identcli.cli.app import answer
+from identcli.config.errors import ConfigErrors
+from identcli.config.preflight import again
 from identcli.runs.listing import rows
 from identcli.store import metrics, record
 
@@ -68,12 +73,43 @@ def test_bad_input_leaves_nothing(here, capsys, words, lines):
     assert list(here.iterdir()) == []
 
 
-def test_a_resume_changes_no_point(here, capsys):
+@pytest.mark.filterwarnings("ignore:provider=hydra.searchpath")
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("lr=3", "a sweep is resumed with the points it has; only how they are launched may change, hydra.…"),
+        ("hydra/sweeper=basic", "a sweep is resumed with the points it has"),
+        ("hydra.sweeper.points=[]", "a sweep is resumed with the points it has"),
+        ("hydra.sweep.dir=x", "a sweep is resumed in its own folder"),
+        ("hydra.run.dir=x", "is for ident train; a sweep is resumed in its own folder"),
+        ("hydra.mode=RUN", "a sweep is resumed as a sweep"),
+        ("hydra.searchpath=[file://x]", "the points of a sweep have been composed, so that no config is looked for"),
+        ("hydra.job.num=3", "Hydra sets it itself"),
+        ("hydra.runtime.cwd=x", "Hydra sets it itself"),
+        ("hydra.help.template=x", "is about texts that a resume doesn't show"),
+        ("hydra.foo=3", "no such option"),
+        ("hydra.launcher.foo=3", "no such option"),
+    ],
+)
+def test_a_resume_says_why_it_does_not_take_a_key(here, capsys, word, why):
     record_sweep(here / "s", words=["lr=1,2"])
-    assert answer(["sweep", "--resume", "s", "lr=3", "hydra/sweeper=basic", "hydra.sweep.dir=x"]) == 2
-    rule = "a sweep is resumed with the points it has; only its launcher may change"
-    told = sorted(capsys.readouterr().err.splitlines())
-    assert told == [f"error: {key}: {rule}" for key in ("hydra.sweep.dir", "hydra/sweeper", "lr")]
+    assert answer(["sweep", "--resume", "s", word]) == 2
+    assert capsys.readouterr().err == f"error: {word.partition('=')[0]}: {why}\n"
+
+
+def test_a_resume_takes_what_says_how_to_launch(here):
+    """Another launcher begins anew: what was typed for the one before is not for it."""
+    recorded = ["lr=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "hydra.verbose=true"]
+    assert again(recorded, []) == ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "hydra.verbose=true"]
+    assert again(recorded, ["hydra/launcher=basic"]) == ["hydra/launcher=basic", "hydra.verbose=true"]
+    words = ["hydra.launcher.n_jobs=1", "hydra.sweeper.max_batch_size=1", "hydra.output_subdir=.hydra"]
+    words += ["hydra.job.name=night", "hydra.job.env_set.A=b", "hydra/job_logging=default", "hydra.job.env_copy=[HOME]"]
+    assert again(["hydra/launcher=joblib"], words) == [
+        "hydra/launcher=joblib",
+        *(f"++{word}" if "env_set" in word else word for word in words),
+    ]
+    with pytest.raises(ConfigErrors, match="n_jobs=1,2: can't be swept, a sweep is launched in one way"):
+        again(["hydra/launcher=joblib"], ["hydra.launcher.n_jobs=1,2"])
 
 
 def test_a_recorded_word_runs_no_code(here, capsys):
@@ -106,3 +142,26 @@ def test_a_killed_point_costs_the_batch_nothing(here, capsys):
     lost = "lost: seed=1: killed by SIGKILL: out of memory? (log: outputs/sweep1/seed-1/run.log)\n"
     assert lost in capsys.readouterr().err
     assert list(metrics.read(sweep / "seed-2", "train")["step"]) == list(range(300))
+
+
+def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd):
+    """A Ctrl-C at a terminal reaches every process of the group; no worker may answer it by itself."""
+    words = [*SMALL, "steps=1000000", "eval.every=1000000", "collect=off", "checkpoint.every=20", "seed=1,2"]
+    command = [sys.executable, "-m", "identcli", "sweep", *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=6"]
+    launcher = subprocess.Popen(command, start_new_session=True)
+    statuses = [here / f"outputs/sweep1/seed-{seed}/status.json" for seed in (1, 2)]
+    try:
+        while not all(path.exists() and json.loads(path.read_text())["step"] for path in statuses):
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        workers = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers]
+        os.killpg(launcher.pid, signal.SIGINT)
+        assert launcher.wait(60) == 130
+    finally:
+        launcher.kill()
+    assert sum(b"popen_loky" in name for name in names) == 2
+    said = capfd.readouterr().err
+    assert "of 2 points: 2 interrupted\n" in said
+    assert "broke down" not in said
+    assert "Traceback" not in said

@@ -79,6 +79,11 @@ def test_a_path_may_hold_what_hydra_takes_for_grammar():
             ["name=a,b"],
             ["""name=a,b: several values: ident sweep runs them all; one text with a comma is 'name="a,b"'"""],
         ),
+        (["hydra.mode=MULTIRUN"], ["hydra.mode=MULTIRUN: ident train makes one run, ident sweep many"]),
+        (
+            ["hydra.job.chdir=true"],
+            ["hydra.job.chdir=true: a run stays in the folder where it is started, so that data.path is one file"],
+        ),
         (["experiment=fig2"], ["experiment=fig2: many runs: use ident sweep experiment=fig2"]),
         # What follows from a wrong choice isn't told as an error of its own.
         (["optimizer=sdg", "optimizer.momentum=0.9"], ["optimizer=sdg: no such choice. Did you mean sgd?"]),
@@ -113,6 +118,7 @@ def test_an_interpolation_that_fails_names_its_key(monkeypatch):
         ),
         (["lr=interval(0,1)"], ["lr=interval(0,1): only a sweeper that searches can do it: hydra/sweeper=optuna"]),
         (["name=a,b"], ["name=a,b: can't be swept, a sweep has one name"]),
+        (["hydra.verbose=true,false"], ["hydra.verbose=true,false: can't be swept, a sweep is launched in one way"]),
         (["experiment=fig2,fig3"], ["experiment=fig2,fig3: can't be swept, a sweep has one experiment"]),
         (
             ["model.n_head=3,4,5"],
@@ -126,6 +132,22 @@ def test_a_sweep_is_checked_in_every_value(words, lines):
 
 def test_a_key_given_twice_counts_as_last_given():
     assert single(["lr=abc", "lr=0.5"]).config.lr == 0.5
+
+
+@pytest.mark.parametrize("text", ["lr: {a: ${b}}\n", "lr: [1\nx: 2\n", "\tlr: 1\n"])
+def test_a_users_broken_yaml_is_named_with_its_line(tmp_path, text):
+    (tmp_path / "optimizer").mkdir()
+    path = tmp_path / "optimizer/mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigErrors, match=rf"{path}, line \d: can't be read as YAML: "):
+        single(["optimizer=mine"], tmp_path)
+
+
+def test_a_users_yaml_may_set_only_what_is_there(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nhydra: {launcher: {n_jobs: 2}}\n")
+    with pytest.raises(ConfigErrors, match=r"hydra.launcher.n_jobs: no such option \(In 'experiment/mine'"):
+        many(["experiment=mine", "seed=1,2"], tmp_path)
 
 
 def test_a_users_folder_wins_over_conf(tmp_path):

@@ -53,3 +53,38 @@ def test_shell_commands_count_when_they_are_typed():
     assert security.refused(config, typed=["hydra.launcher.setup"]) == []
     callbacks = {"hydra": {"callbacks": {"x": {"_target_": "os.system"}}}}
     assert security.refused(callbacks, typed=["hydra.callbacks.x._target_"]) != [], "code never does"
+
+
+def test_a_launchers_setting_is_one_line(tmp_path):
+    """submitit writes them into a batch script as comments; a second line there would be a command."""
+    pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
+    evil = "x\ntouch written #"
+    [line] = security.refused_lines({"partition": evil, "nodes": 1, "list": ["plain"]})
+    assert line.startswith("hydra.launcher.partition: refused, for it must be one line of plain text (")
+    (tmp_path / "experiment").mkdir()
+    yaml_file = tmp_path / "experiment/evil.yaml"
+    for place in ("launcher: {comment: '${data.path}'}", "job: {name: '${data.path}'}"):
+        yaml_file.write_text(
+            "# @package _global_\ndefaults: [{override /hydra/launcher: slurm}, {override /data: text}]\n"
+            + yaml.safe_dump({"data": {"path": evil}})
+            + f"hydra: {{{place}}}\n"
+        )
+        with pytest.raises(ConfigErrors, match=r"hydra\.launcher\.(comment|name): refused, for it must be one line"):
+            many(["experiment=evil", "seed=1,2"], tmp_path)
+
+
+@pytest.mark.parametrize("place", ["init", "remote"])
+def test_what_ray_would_run_counts_when_it_is_typed(place):
+    config = {"hydra": {"launcher": {"ray": {place: {"runtime_env": {"worker_process_setup_hook": "os.abort"}}}}}}
+    [line] = security.refused(config)
+    key = f"hydra.launcher.ray.{place}.runtime_env.worker_process_setup_hook"
+    assert line.startswith(f"{key}: refused")
+    assert security.refused(config, typed=[key]) == []
+
+
+def test_copied_variables_are_no_code(monkeypatch):
+    monkeypatch.setenv("IDENT_COPIED", "x")
+    job = {"env_copy": ["IDENT_COPIED"], "env_set": {"IDENT_COPIED": "x"}}
+    assert security.refused({"hydra": {"job": job}}) == []
+    job["env_set"] = {"IDENT_COPIED": "y", "PATH": "here"}
+    assert len(security.refused({"hydra": {"job": job}})) == 2
