@@ -60,9 +60,9 @@ SIZES = {
         agreement=("--scale", "tiny", "--steps", "5"),
         speed=("--scale", "tiny", "--blocks", "2"),
         precisions=("bfloat16", "float32"),
-        paper=tuple(
-            "data=markov data.length=20000 steps=5 eval.every=5 eval.batches=1 "
-            "model.n_layer=1 model.n_embd=32 model.block_size=16".split()
+        paper=(
+            *("data=markov", "data.length=20000", "steps=5", "eval.every=5", "eval.batches=1"),
+            *("model.n_layer=1", "model.n_embd=32", "model.block_size=16"),
         ),
         seconds={"agreement": 60, "bfloat16": 60, "paper": 120, "tf32": 60, "float32": 60},
     ),

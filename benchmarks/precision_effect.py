@@ -74,13 +74,16 @@ def emulation(precision: str, device: str) -> AbstractContextManager[Any]:
 
 
 def measured(case: str, precision: str, device: str, words: list[str]) -> dict[str, np.ndarray]:
-    """The query-key rows of one run, and `val_loss`, its evaluations."""
+    """The query-key rows of one run; `val_loss`, its evaluations; `b_K / b_Q`, the norms of their gradients."""
     given = [f"case={case}", f"device={device}", *PRECISIONS[precision], *words]
     with tempfile.TemporaryDirectory() as folder, emulation(precision, device):
         outcome = run(single(given).config, Path(folder), ["benchmarks.precision_effect"], live=False)
         assert outcome.state == "finished", outcome
-        evaluated = metrics.read(Path(folder), "eval")
-        return metrics.read(Path(folder), "heads") | {"val_loss": evaluated["loss"][evaluated["split"] == "val"]}
+        evaluated, biases = (metrics.read(Path(folder), table) for table in ("eval", "biases"))
+        return metrics.read(Path(folder), "heads") | {
+            "val_loss": evaluated["loss"][evaluated["split"] == "val"],
+            "b_K / b_Q": biases["key_norm"] / biases["query_norm"],
+        }
 
 
 def summary(rows: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:
@@ -105,6 +108,7 @@ def summary(rows: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> di
         "largest charge_change": float(rows["charge_change"][last].max()),
         "drift / floor": ratio("drift_bias", "drift_floor"),
         "drift / predicted": ratio("drift_bias", "drift_predicted"),
+        "b_K / b_Q": float(np.median(rows["b_K / b_Q"])),
         "val_loss": float(rows["val_loss"][-1]),
     }
 

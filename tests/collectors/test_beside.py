@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from identcli.collectors import attach, every
-from identcli.collectors.beside import MOST_WAITING, Beside
+from identcli.collectors.beside import MOST_WAITING, Beside, Departing
 from identcli.layouts.nanogpt import nanogpt
 from identcli.models.gpt import GPT, GPTConfig
 from identcli.runs.resume import resume
 from identcli.runs.train import run
+from identcli.symmetry.pair import Pair
 from identcli.training.optimizers import build_optimizer
 from small_run import ADAMW, config, same
 
@@ -117,6 +118,39 @@ def test_a_failed_measurement_fails_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr("identcli.collectors.hook.MEASUREMENTS", (broken,))
     outcome = run(config(), tmp_path, [], live=False)
     assert (outcome.state, outcome.error) == ("failed", "_LinAlgError: no convergence")
+
+
+class OnCuda(torch.Tensor):
+    """Numbers that say they are on CUDA; a copy of them is on the host."""
+
+    is_cuda = True
+
+    def to(self, *where, **how):
+        assert (where, how) == (("cpu",), {"non_blocking": True})
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_pair_leaves_a_gpu_at_once_and_is_waited_for_only_when_wanted(monkeypatch):
+    happened = []
+
+    class Event:
+        def __init__(self, blocking):
+            assert blocking  # the thread that waits shall not take a core meanwhile
+
+        def record(self):
+            happened.append("recorded")
+
+        def synchronize(self):
+            happened.append("waited")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    A, B = (torch.randn(2, 3, 4).as_subclass(OnCuda) for _ in range(2))
+    departing = Departing(Pair(A, B, None, None))
+    assert happened == ["recorded"]
+    arrived = departing.arrived()
+    assert happened == ["recorded", "waited"]
+    assert arrived.A.dtype is arrived.B.dtype is torch.float64
+    assert arrived.a is arrived.b is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a model on a GPU: needs a CUDA device")

@@ -10,10 +10,11 @@ import torch
 
 from identcli.architecture.errors import UserError
 from identcli.config.schema import parse
+from identcli.runs.resume import resume
 from identcli.runs.train import prepare, run
 from identcli.store import checkpoints, events, metrics, record
 from slow_measure import measure
-from small_run import ADAMW, config
+from small_run import ADAMW, config, same
 
 
 def go(folder, **changes):
@@ -154,3 +155,23 @@ def test_what_is_missing_is_said_before_any_work(tmp_path):
         prepare(config(data={"name": "markov", "states": 7, "length": 30, "concentration": 0.2, "seed": 0}))
     with pytest.raises(UserError, match="device=mps: not available"):
         prepare(config(device="mps"))
+    with pytest.raises(UserError, match="cuda_graph=true: needs device=cuda, and this run is on cpu"):
+        prepare(config(cuda_graph=True))
+
+
+def test_a_recorded_run_is_the_same_run_and_goes_on_without_recording(tmp_path, monkeypatch):
+    """All but the graph itself, which needs a GPU: dropout, collectors, rebalancing and a resume around it."""
+
+    def played_back(run):
+        with torch.random.fork_rng([]):
+            run()
+        return run
+
+    settings = {"optimizer": ADAMW, "lr": 1e-2, "grad_accum": 2, "model": {"dropout": 0.2}, "collect": {"every": 1}}
+    settings |= {"rebalance": {"mode": "on"}, "checkpoint": {"every": 5}}
+    go(tmp_path / "plain", **settings)
+    monkeypatch.setattr("identcli.training.graph.cuda_graph", played_back)
+    monkeypatch.setattr("identcli.runs.session.require_capturable", lambda device, processes: None)
+    assert go(tmp_path / "recorded", cuda_graph=True, stop_at=5, **settings).step == 5
+    assert resume(tmp_path / "recorded", {"cuda_graph": False}, [], live=False).state == "finished"
+    same(tmp_path / "plain", tmp_path / "recorded", 8)

@@ -1,5 +1,8 @@
 """An update whose gradient is recorded once and replayed is the update that computes it each time."""
 
+from contextlib import contextmanager
+from unittest.mock import MagicMock
+
 import pytest
 import torch
 
@@ -102,6 +105,30 @@ def test_what_cannot_be_recorded_is_refused():
         require_capturable(torch.device("mps"), 1)
     with pytest.raises(UserError, match="^cuda_graph=true: a run shared out over 2 processes can't be recorded$"):
         require_capturable(torch.device("cuda"), 2)
+
+
+def test_the_recording_warms_up_on_its_own_stream_and_puts_the_random_numbers_back(monkeypatch):
+    """The calls to torch.cuda, in their order, on a machine without it."""
+    happened = []
+    cuda = MagicMock()
+    cuda.current_device.return_value = 0
+    cuda.stream.side_effect = lambda stream: noted(happened, "stream", stream)
+    cuda.graph.side_effect = lambda recorded, stream: noted(happened, "graph", stream)
+    monkeypatch.setattr(graph.torch, "cuda", cuda)
+    monkeypatch.setattr(graph.torch.random, "fork_rng", lambda devices: noted(happened, "random numbers", devices))
+    replay = graph.cuda_graph(lambda: happened.append("run"))
+    own = cuda.Stream.return_value
+    warming = [("stream", own), *["run"] * graph.WARM_UPS, "stream over"]
+    recording = [("graph", own), "run", "graph over"]
+    assert happened == [("random numbers", [0]), *warming, *recording, "random numbers over"]
+    assert replay == cuda.CUDAGraph.return_value.replay
+
+
+@contextmanager
+def noted(happened, name, what):
+    happened.append((name, what))
+    yield
+    happened.append(f"{name} over")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="records a CUDA graph: needs a CUDA device")

@@ -1,10 +1,12 @@
 """The order of events, accumulation, and the stop at the first value that is not finite."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
 
-from identcli.training.loop import Diverged, Plan, evaluate, train
+from identcli.training.loop import MOST_AHEAD, Arriving, Diverged, Plan, _report, evaluate, train
 from identcli.training.precision import Precision
 
 CPU = Precision(torch.device("cpu"))
@@ -120,6 +122,45 @@ def test_a_gradient_that_is_not_finite_stops_too():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with pytest.raises(Diverged, match="the gradient norm is nan"):
         train(model, optimizer, data, lambda step: 0.01, Plan(steps=2), CPU, {"val": [data(0, 0)]}, diary)
+
+
+class OnCuda(torch.Tensor):
+    """Numbers that say they are on CUDA; a copy of them is on the host."""
+
+    is_cuda = True
+
+    def to(self, *where, **how):
+        assert (where, how) == (("cpu",), {"non_blocking": True})
+        return self.as_subclass(torch.Tensor)
+
+
+class Event:
+    """Stands in for torch.cuda.Event and remembers what was waited for."""
+
+    waited: ClassVar[list] = []
+
+    def __init__(self, blocking):
+        pass
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        self.waited.append(self)
+
+
+def test_on_a_gpu_the_host_runs_ahead_and_reports_every_update_in_order(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    diary = Diary()
+    values = [torch.tensor([float(step), 1.0]).as_subclass(OnCuda) for step in range(MOST_AHEAD)]
+    pending = [(step, 0.1, Arriving(each)) for step, each in enumerate(values)]
+    assert Event.waited == []
+    _report(pending, diary, leaving=MOST_AHEAD // 2)
+    assert diary.lines == [("updated", step) for step in range(MOST_AHEAD // 2)]
+    assert len(Event.waited) == MOST_AHEAD // 2
+    _report(pending, diary)
+    assert diary.lines == [("updated", step) for step in range(MOST_AHEAD)]
+    assert diary.last == (MOST_AHEAD - 1.0, 0.1, 1.0)
 
 
 def test_evaluation_restores_the_mode_and_weighs_batches_alike():
