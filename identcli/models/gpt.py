@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from identcli.architecture.errors import UserError
 from identcli.architecture.pairs import Attention
+from identcli.models.dropout import Dropout, causal_attention
 
 INITIAL_STD = 0.02
 
@@ -74,14 +75,12 @@ class CausalSelfAttention(nn.Module):
         # Rows: all heads' W_Q, then all heads' W_K, then all heads' W_V.
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.resid_dropout = nn.Dropout(config.dropout)
+        self.resid_dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        per_head = (self.config.n_head, self.config.head_size)
-        q, k, v = (part.unflatten(2, per_head).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=2))
         dropout = self.config.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D)
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
+        y = causal_attention(self.c_attn(x), self.config.n_head, dropout)
+        return self.resid_dropout(self.c_proj(y))
 
 
 class MLP(nn.Module):
@@ -92,7 +91,7 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
         self.gelu = nn.GELU()
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.c_proj(self.gelu(self.c_fc(x))))
@@ -120,7 +119,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
         self.h = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
 

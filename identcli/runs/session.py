@@ -32,7 +32,7 @@ from identcli.training.graph import Captured, require_capturable
 from identcli.training.loop import Diverged, Gradient, Plan, train
 from identcli.training.optimizers import build_optimizer
 from identcli.training.parallel import Parallel, join, local_device
-from identcli.training.precision import Precision, choose_device
+from identcli.training.precision import Precision, choose_device, rows_at_a_time
 from identcli.training.rebalancing import Rebalanced, rebalance
 from identcli.training.schedule import WarmupCosine
 
@@ -88,10 +88,12 @@ class Session:
         self.config, self.folder, self.parallel = config, folder, prepared.parallel
         if config.threads:
             torch.set_num_threads(config.threads)
-        self.precision = Precision(prepared.device, getattr(torch, config.dtype), config.tf32)
-        self.precision.apply()
-
         corpus, sizes = prepared.corpus, config.model
+        own_rows = config.batch_size // prepared.parallel.size
+        widest = max(4 * sizes.n_embd, len(corpus.vocabulary)) * sizes.block_size
+        rows = rows_at_a_time(prepared.device, own_rows, widest)
+        self.precision = Precision(prepared.device, getattr(torch, config.dtype), config.tf32, rows)
+        self.precision.apply()
         self.batches = Batches(corpus.tokens, sizes.block_size, config.batch_size, config.seed, prepared.device)
         torch.manual_seed(config.seed)
         self.model = GPT(GPTConfig(len(corpus.vocabulary), **sizes.model_dump())).to(prepared.device)

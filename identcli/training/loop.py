@@ -129,11 +129,12 @@ def _gradient(
         total = torch.zeros((), device=precision.device)
         for micro_batch in micro_batches:
             inputs, targets = (parallel.share(rows) for rows in micro_batch)
-            with precision.autocast():
-                _, loss = model(inputs, targets)
-            loss = loss / len(micro_batches)
-            loss.backward()
-            total += loss.detach()
+            for some, of_some, share in precision.passes(inputs, targets):
+                with precision.autocast():
+                    _, loss = model(some, of_some)
+                loss = loss * share / len(micro_batches)
+                loss.backward()
+                total += loss.detach()
         total = parallel.average(parameters, total)
         return torch.stack([total, nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)])
 
@@ -178,7 +179,8 @@ def evaluate(model: Model, batches: Mapping[str, Iterable[Batch]], precision: Pr
         each = []
         for inputs, targets in of_split:
             with precision.autocast():
-                each.append(model(inputs, targets)[1])
+                parts = [model(some, of_some)[1] * share for some, of_some, share in precision.passes(inputs, targets)]
+            each.append(torch.stack(parts).sum())
         losses[split] = torch.stack(each).mean().item()
     model.train(was_training)
     return losses

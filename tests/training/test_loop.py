@@ -83,6 +83,22 @@ def test_a_later_start_goes_on_from_there():
     assert diary.lines == [("updated", 2), ("evaluated", 3)]
 
 
+def test_a_batch_in_parts_gives_the_gradient_and_the_losses_of_the_whole():
+    """Parts of 2, 2 and 1 rows in float64: equal but for the order of a sum. Parts of equal weight would not be."""
+    torch.manual_seed(0)
+    rows, zeros = torch.randn(5, 1, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
+    results = []
+    for precision in (CPU, Precision(torch.device("cpu"), rows_at_a_time=2)):
+        model, diary = Line().double(), Diary()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        train(model, optimizer, lambda *_: (rows, zeros), lambda step: 0.01, Plan(1, 3, 0.0), precision, {}, diary)
+        results.append([model.w.item(), *diary.last, evaluate(model, {"val": [(rows, zeros)]}, precision)["val"]])
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-15, abs=0)
+    assert results[0] == pytest.approx(results[1], rel=2e-7)  # the reported loss is a float32
+    by_part = torch.stack([part.square().mean() for part in rows.split(2)]).mean()
+    assert abs(by_part / rows.square().mean() - 1) > 1e-2
+
+
 def test_micro_batches_add_up_to_the_mean_gradient():
     # Losses (w·1)² and (w·2)²: mean gradient (2·w·1 + 2·w·4)/2 = 5w = 10, step 0.01·10.
     model, diary = go(Plan(steps=1, grad_accum=2, clip=0.0))

@@ -1,0 +1,196 @@
+"""Dropout at the speed of the machine: on a CPU torch draws its masks one by one on one core, and attention with
+dropout leaves the fused kernel and moves matrices of (B, H, T, T) through memory.
+
+Here a mask is two random bytes an entry, kept and not the floats made of them; attention goes through one sequence and
+one block of queries at a time (each thread its own), so that scores stay in the cache and keys of the future are never
+computed; and on the way back it computes the probabilities anew. The functions are torch's, the random numbers
+others.
+
+Two bytes give the probability in steps of 2⁻¹⁶: it is `p` to 8e-6, and what is kept is scaled by the exact share.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+LEVELS = 1 << 16
+QUERIES = 128  # rows of scores at a time: with the keys of one sequence some hundred KB a head
+
+
+class Dropout(nn.Module):
+    """In training each entry is 0 with probability p, else divided by 1 − p; the identity otherwise."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return _Drop.apply(x, self.p) if _pays(x) else F.dropout(x, self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def causal_attention(qkv: Tensor, heads: int, p: float = 0.0) -> Tensor:
+    """softmax(q kᵀ / √D, over the positions up to one's own) · v for each head, with dropout `p` on the softmax.
+
+    qkv (B, T, 3E): all heads' queries, then keys, then values, E = heads · D. Returns (B, T, E), heads side by side.
+    """
+    if p > 0 and _pays(qkv):
+        return _Attention.apply(qkv, heads, p)
+    q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
+    y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)  # (B, H, T, D)
+    return y.transpose(1, 2).flatten(2)
+
+
+def _pays(x: Tensor) -> bool:
+    """Accelerators and compilers have kernels of their own, and low precision wants torch's care with sums."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
+
+
+def _draw(shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Uniform int16, from torch's global generator, 64 bits at a time."""
+    count = math.prod(shape)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    return bits.view(torch.int16)[:count].view(shape)
+
+
+def _threshold(p: float) -> tuple[int, float]:
+    """The least int16 that is kept, and 1 / (share kept)."""
+    dropped = min(round(p * LEVELS), LEVELS - 1)
+    return dropped - LEVELS // 2, LEVELS / (LEVELS - dropped)
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        ctx.p = p
+        drawn = _draw(x.shape)
+        ctx.save_for_backward(drawn)
+        return _kept(drawn, p, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (drawn,) = ctx.saved_tensors
+        return _kept(drawn, ctx.p, gradient), None
+
+
+def _kept(drawn: Tensor, p: float, x: Tensor) -> Tensor:
+    least, scale = _threshold(p)
+    # Compared straight into floats: torch multiplies a float by a bool three times slower than by a float.
+    return torch.ge(drawn, least, out=torch.empty_like(x)).mul_(scale).mul_(x)
+
+
+class _Attention(torch.autograd.Function):
+    """S = q kᵀ with q over √D, P = softmax S, M the mask of 0 and 1, c = 1 / (share kept), y = c (P∘M) v. From dy:
+
+    dv = (P∘M)ᵀ c·dy,  dP = M∘(c·dy vᵀ),  dS = P∘(dP − Σ_keys dP∘P),  dq = dS k,  dk = dSᵀ q.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: int, p: float) -> Tensor:
+        batch, length, width = qkv.shape
+        y = qkv.new_empty(batch, length, heads, width // (3 * heads))
+        least, scale = _threshold(p)
+        of, future = _sequences(qkv, heads), _future(qkv)
+        # Drawn here for all: the threads below would draw in any order.
+        drawn = _draw((batch, sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))))
+
+        def one(b: int) -> None:
+            q, k, v = of[b]
+            q = q / math.sqrt(q.shape[-1])
+            for rows, mask in _with_masks(drawn[b], heads, length):
+                P = _probabilities(q[:, rows], k[:, : rows.stop], future)
+                P *= torch.ge(mask, least, out=torch.empty_like(P))
+                y[b, rows] = torch.bmm(P, v[:, : rows.stop]).transpose(0, 1)
+
+        _for_each(batch, one)
+        ctx.save_for_backward(qkv, drawn)
+        ctx.heads, ctx.p = heads, p
+        return y.mul_(scale).flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        qkv, drawn = ctx.saved_tensors
+        batch, length, _ = qkv.shape
+        result = torch.zeros_like(qkv)
+        least, scale = _threshold(ctx.p)
+        of, d_of, future = _sequences(qkv, ctx.heads), _sequences(result, ctx.heads), _future(qkv)
+        dy_of = gradient.mul(scale).unflatten(2, (ctx.heads, -1)).transpose(1, 2)
+
+        def one(b: int) -> None:
+            (q, k, v), (dq, dk, dv), dy = of[b], d_of[b], dy_of[b]
+            root = math.sqrt(q.shape[-1])
+            q = q / root
+            for rows, mask in _with_masks(drawn[b], ctx.heads, length):
+                past = slice(rows.stop)
+                P = _probabilities(q[:, rows], k[:, past], future)
+                M = torch.ge(mask, least, out=torch.empty_like(P))
+                dP = torch.bmm(dy[:, rows], v[:, past].mT).mul_(M)
+                dS = torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
+                dv[:, past] += torch.bmm(P.mul_(M).mT, dy[:, rows])
+                dq[:, rows] = torch.bmm(dS, k[:, past]).div_(root)
+                dk[:, past] += torch.bmm(dS.mT, q[:, rows])
+
+        _for_each(batch, one)
+        return result, None, None
+
+
+def _for_each(batch: int, one: Callable[[int], None]) -> None:
+    """Call `one` for every sequence, as many side by side as torch has threads, each on one.
+
+    The operations on one sequence are too small to share out: threads would wait for each other longer than they work.
+    """
+    threads = torch.get_num_threads()
+
+    def alone(b: int) -> None:
+        with torch.no_grad():  # a thread doesn't inherit that
+            one(b)
+
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(alone, range(batch)))
+    finally:
+        torch.set_num_threads(threads)  # for threads yet to come
+
+
+def _sequences(qkv: Tensor, heads: int) -> Tensor:
+    """(B, T, 3E) as (B, 3, H, T, D): q, k and v of every sequence, without a copy."""
+    return qkv.unflatten(2, (3, heads, -1)).permute(0, 2, 3, 1, 4)
+
+
+def _blocks(length: int) -> list[slice]:
+    """The positions, a block of queries at a time."""
+    return [slice(start, min(start + QUERIES, length)) for start in range(0, length, QUERIES)]
+
+
+def _with_masks(drawn: Tensor, heads: int, length: int) -> Iterator[tuple[slice, Tensor]]:
+    """Each block of R queries with what was drawn for it (H, R, K), K the keys up to its last query."""
+    start = 0
+    for rows in _blocks(length):
+        shape = (heads, rows.stop - rows.start, rows.stop)
+        yield rows, drawn[start : start + math.prod(shape)].view(shape)
+        start += math.prod(shape)
+
+
+def _future(like: Tensor) -> Tensor:
+    """−∞ for the keys after the query, among the positions of one block; 0 for the others."""
+    return like.new_full((QUERIES, QUERIES), -math.inf).triu(1)
+
+
+def _probabilities(q: Tensor, k: Tensor, future: Tensor) -> Tensor:
+    """Causal softmax (H, R, K) of R queries over K keys, of which the last R are at the queries' own positions."""
+    count = q.shape[1]
+    scores = torch.bmm(q, k.mT)
+    scores[:, :, -count:] += future[:count, :count]
+    return torch.softmax(scores, -1)
