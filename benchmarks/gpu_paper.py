@@ -70,7 +70,7 @@ def told(folder: Path) -> dict[str, Any]:
 def repeated(cases: Path, rates: Path) -> float | None:
     """The largest difference between the losses of the run that both sweeps hold; None when one has not finished."""
     losses = [metrics.read(run, "train")["loss"] for run in (cases / "case-sgd", rates / "lr-0.25") if is_run(run)]
-    if len(losses) < 2 or len(losses[0]) != len(losses[1]):
+    if len(losses) < 2 or len(losses[0]) != len(losses[1]) or not len(losses[0]):
         return None
     return float(np.abs(losses[0] - losses[1]).max())
 

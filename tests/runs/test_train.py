@@ -175,3 +175,4 @@ def test_a_recorded_run_is_the_same_run_and_goes_on_without_recording(tmp_path, 
     assert go(tmp_path / "recorded", cuda_graph=True, stop_at=5, **settings).step == 5
     assert resume(tmp_path / "recorded", {"cuda_graph": False}, [], live=False).state == "finished"
     same(tmp_path / "plain", tmp_path / "recorded", 8)
+    assert record.config_hash(config(cuda_graph=True).to_dict()) == record.config_hash(config().to_dict())
