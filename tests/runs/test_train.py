@@ -176,3 +176,22 @@ def test_a_recorded_run_is_the_same_run_and_goes_on_without_recording(tmp_path, 
     assert resume(tmp_path / "recorded", {"cuda_graph": False}, [], live=False).state == "finished"
     same(tmp_path / "plain", tmp_path / "recorded", 8)
     assert record.config_hash(config(cuda_graph=True).to_dict()) == record.config_hash(config().to_dict())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a whole run on a GPU: needs a CUDA device")
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_a_run_on_a_gpu_is_the_run_on_a_cpu(tmp_path, cuda_graph):
+    settings = {"optimizer": ADAMW, "lr": 1e-3, "collect": {"every": 1}, "rebalance": {"mode": "on"}, "steps": 40}
+    settings |= {"checkpoint": {"every": 20}, "grad_accum": 2}
+    go(tmp_path / "cpu", **settings)
+    assert go(tmp_path / "gpu", device="cuda", cuda_graph=cuda_graph, stop_at=25, **settings).step == 25
+    assert resume(tmp_path / "gpu", {}, [], live=False).state == "finished"
+    cpu, gpu = (
+        {table: metrics.read(tmp_path / name, table) for table in ("train", "heads")} for name in ("cpu", "gpu")
+    )
+    # float32 in another order, 1e-7 a step, which AdamW's steps of size lr enlarge for entries without a gradient.
+    np.testing.assert_allclose(gpu["train"]["loss"], cpu["train"]["loss"], rtol=1e-4)
+    assert np.array_equal(gpu["heads"]["step"], cpu["heads"]["step"])
+    # β is 1e-9 after a rebalancing and grows from there; elsewhere it is some hundredths.
+    np.testing.assert_allclose(gpu["heads"]["beta"], cpu["heads"]["beta"], rtol=1e-2, atol=1e-5)
+    np.testing.assert_allclose(gpu["heads"]["rho"], cpu["heads"]["rho"], atol=1e-2)
