@@ -75,6 +75,9 @@ def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
         for key in ("name", "experiment"):
             if key in typed.swept:
                 typed.errors.append(f"{typed.swept.pop(key).input_line}: can't be swept, a sweep has one {key}")
+        if "processes" in typed.swept:
+            line = typed.swept.pop("processes").input_line
+            typed.errors.append(f"{line}: can't be swept, for it changes no result")
         for key in [key for key in typed.swept if key.startswith(("hydra.", "hydra/"))]:
             typed.errors.append(overrides.one_launcher(typed.swept.pop(key)))
         given = list(typed.fixed.values())
@@ -236,7 +239,7 @@ def _composed(words: list[str], typed: Collection[str] | None = None) -> DictCon
         raise ConfigErrors([f"{place}: can't be read as YAML: {error.problem}"]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False), by_hand):
         raise ConfigErrors(wrong)
-    if wrong := [*_contrary(config), *security.refused_lines(_launcher(config))]:
+    if wrong := [*_contrary(config), *_uneven(config), *security.refused_lines(_launcher(config))]:
         raise ConfigErrors(wrong)
     return config
 
@@ -247,6 +250,16 @@ def _contrary(config: DictConfig) -> Iterator[str]:
         yield f"hydra.mode={config.hydra.mode.name}: ident train makes one run, ident sweep many"
     if config.hydra.job.chdir:
         yield "hydra.job.chdir=true: a run stays in the folder where it is started, so that data.path is one file"
+
+
+def _uneven(config: DictConfig) -> Iterator[str]:
+    """Tasks of a cluster's job among which the processes of a run can't be shared out."""
+    tasks, processes = 1, config.get("processes")
+    for key in ("nodes", "tasks_per_node"):
+        value = config.hydra.launcher.get(key)
+        tasks *= value if isinstance(value, int) else 1
+    if tasks > 1 and isinstance(processes, int) and processes % tasks:
+        yield f"processes={processes}: can't be shared out over hydra.launcher.nodes × tasks_per_node = {tasks} tasks"
 
 
 def _launcher(config: DictConfig) -> dict[str, Any]:

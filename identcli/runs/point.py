@@ -1,24 +1,25 @@
 """One run of a sweep, in whatever process and on whatever machine the launcher gives it."""
 
-import contextlib
 import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from identcli.config import launch
 from identcli.config.schema import RunConfig, parse
-from identcli.runs import stop
+from identcli.runs import stop, tasks
 from identcli.runs.apart import Ended, apart
 from identcli.store import record
 from identcli.store.folder import is_run
 from identcli.store.lock import InUse, is_locked
 
 INTERRUPTED = "interrupted"
+SECONDS_TO_FIND_OUT = 30.0
 
 # States that are left alone: a run that has diverged would diverge again.
 FINAL = ("finished", "diverged")
@@ -53,14 +54,18 @@ def point(composed: Any) -> float:
     import identcli.runs.resume  # noqa: F401
     from identcli.training.parallel import places
 
+    def stopped() -> bool:
+        return orphaned() or stop.reason_of(folder.parent) == INTERRUPTED
+
+    task, count = tasks.own_of_all()
     _training.set()
     try:
-        apart(
-            lambda: _train(config, folder, sweep["command"]),
-            lambda: orphaned() or stop.reason_of(folder.parent) == INTERRUPTED,
-            places(config.processes),
-        )
+        with tasks.meeting(folder, task, stopped) if count > 1 else nullcontext() as meeting:
+            if count == 1 or meeting:
+                there = places(config.processes, task, count, meeting)
+                apart(lambda: _train(config, folder, sweep["command"]), stopped, there)
     except Ended as ended:
+        _wait_for_the_writer(folder)
         _write_down(config, folder, ended)
     finally:
         _training.clear()
@@ -95,11 +100,18 @@ def _train(config: RunConfig, folder: Path, command: list[str]) -> None:
     from identcli.runs.resume import resume
     from identcli.runs.train import run
 
-    with contextlib.suppress(InUse):  # the other process writes how it fares
+    with suppress(InUse):  # the other process writes how it fares
         if is_run(folder):
             resume(folder, {}, command, live=False)
         else:
             run(config, folder, command, live=False)
+
+
+def _wait_for_the_writer(folder: Path) -> None:
+    """It may be at another node, and still find out that a process of its run is gone."""
+    deadline = time.monotonic() + SECONDS_TO_FIND_OUT
+    while is_locked(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _write_down(config: RunConfig, folder: Path, ended: Ended) -> None:
@@ -110,7 +122,7 @@ def _write_down(config: RunConfig, folder: Path, ended: Ended) -> None:
     state = "failed" if ended.log or ended.wrong else "lost"
     if ended.asked:
         state, reason = "interrupted", "interrupted while it began"
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if not (folder / "config.yaml").exists():
             record.write_config(folder, plain)
         with (folder / "run.log").open("a", encoding="utf-8") as file:

@@ -91,14 +91,24 @@ def join(device: torch.device) -> Parallel:
     return parallel
 
 
-def places(size: int) -> list[dict[str, str]]:
-    """What torchrun would tell each of `size` processes of this machine, as variables of the environment."""
+def places(size: int, task: int = 0, tasks: int = 1, meeting: tuple[str, int] | None = None) -> list[dict[str, str]]:
+    """What torchrun would tell each process of this machine, as variables of the environment.
+
+    size: of the run. Its processes are shared out over the `tasks`, of which this is number `task`; `meeting` is the
+    host and port that all of them know. Without one they are all here.
+    """
     if size == 1:
         return [{}]
+    here = size // tasks
+    host, port = meeting or ("127.0.0.1", _free_port())
+    all_the_same = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    return [{**all_the_same, "RANK": str(task * here + own), "LOCAL_RANK": str(own)} for own in range(here)]
+
+
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(size)}
-    return [{**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+        return int(free.getsockname()[1])
 
 
 def local_device(device: torch.device) -> torch.device:

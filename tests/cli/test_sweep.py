@@ -165,3 +165,14 @@ def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd):
     assert "of 2 points: 2 interrupted\n" in said
     assert "broke down" not in said
     assert "Traceback" not in said
+
+
+def test_a_sweep_on_ray(here, monkeypatch):
+    pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="pip install hydra-ray-launcher: 500 MB")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    settings = ["num_cpus=2", "include_dashboard=false"]
+    launch = ["hydra/launcher=ray", *(f"hydra.launcher.ray.init.{setting}" for setting in settings)]
+    assert answer(["sweep", *SMALL, "lr=1e-3,1e30", "clip=0", "schedule.warmup=0", "processes=2", *launch]) == 1
+    found = rows(here / "outputs/sweep1")
+    assert [(row.state, row.lr) for row in found] == [("finished", 1e-3), ("diverged", 1e30)]
+    assert os.getpid() not in {record.read_status(row.folder)["pid"] for row in found}
