@@ -8,8 +8,8 @@ from torch import Tensor
 
 from identcli.architecture.pairs import PairFamily
 from identcli.collectors.settings import StepSettings
-from identcli.symmetry.charge import charge
-from identcli.symmetry.pair import Pair, augmented, difference, squared_norm
+from identcli.symmetry.charge import Grams, charge, grams
+from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, squared_norm
 from identcli.symmetry.project import Spectra, spectra
 from identcli.symmetry.rounding import rounding_variance
 
@@ -41,13 +41,18 @@ class Observed:
         return torch.where(energy > 0, energy, torch.nan)
 
     @cached_property
+    def grams_before(self) -> Grams:
+        """W_Q W_Qᵀ and W_K W_Kᵀ (weights only) before the step."""
+        return grams(self.before)
+
+    @cached_property
     def spectra_before(self) -> Spectra:
-        """Spectra of W_Q W_Qᵀ and W_K W_Kᵀ (weights only) before the step."""
-        return spectra(self.before)
+        """Their spectra."""
+        return spectra(self.before, self.grams_before)
 
     @cached_property
     def charge_before(self) -> Tensor:
-        return charge(self.family.group, self.before)
+        return charge(self.family.group, self.before, self.grams_before)
 
     @cached_property
     def charge_after(self) -> Tensor:
@@ -55,11 +60,14 @@ class Observed:
 
     @cached_property
     def augmented_charge_before(self) -> Tensor:
-        return charge(self.family.group, augmented(self.family.group, self.before))
+        return self.charge_before + self._charge_of_biases(self.before)
 
     @cached_property
     def augmented_charge_after(self) -> Tensor:
-        return charge(self.family.group, augmented(self.family.group, self.after))
+        return self.charge_after + self._charge_of_biases(self.after)
+
+    def _charge_of_biases(self, pair: Pair) -> Tensor:
+        return charge(self.family.group, augmented(self.family.group, biases_alone(pair)))
 
     @cached_property
     def rounding(self) -> Pair:

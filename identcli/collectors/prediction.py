@@ -5,7 +5,7 @@ from torch import Tensor
 
 from identcli.collectors.observed import Observed
 from identcli.symmetry.charge import charge
-from identcli.symmetry.pair import Pair, augmented
+from identcli.symmetry.pair import Pair, augmented, biases_alone
 
 
 def measure_prediction(step: Observed) -> dict[str, Tensor]:
@@ -22,20 +22,15 @@ def measure_prediction(step: Observed) -> dict[str, Tensor]:
         return {"drift_predicted": torch.full_like(step.update_energy, torch.nan)}
     t, t_bias = 1 - lr * matrices, 1 - lr * vectors
     group = step.family.group
-    change = lr**2 * charge(group, augmented(group, step.gradient))
-    change = change + (t**2 - 1) * charge(group, Pair(step.before.A, step.before.B))
+    biases, gradients = biases_alone(step.before), biases_alone(step.gradient)
+    of_gradients = charge(group, augmented(group, gradients))
+    change = lr**2 * (charge(group, step.gradient) + of_gradients) + (t**2 - 1) * step.charge_before
     if t_bias != t or t_bias != 1:
-        biases, gradients = _biases_alone(step.before), _biases_alone(step.gradient)
         alone = charge(group, augmented(group, biases))
         # γbᵀ + bγᵀ is (b+γ)(b+γ)ᵀ − bbᵀ − γγᵀ: the charge is quadratic, so its polar form needs no formula of its own.
-        both = charge(group, augmented(group, _sum(biases, gradients)))
-        crossed = both - alone - charge(group, augmented(group, gradients))
+        crossed = charge(group, augmented(group, _sum(biases, gradients))) - alone - of_gradients
         change = change + (t_bias**2 - 1) * alone - lr * (t_bias - t) * crossed
     return {"drift_predicted": torch.linalg.vector_norm(change, dim=-1)}
-
-
-def _biases_alone(pair: Pair) -> Pair:
-    return Pair(pair.A[..., :0], pair.B[..., :0], pair.a, pair.b)
 
 
 def _sum(x: Pair, y: Pair) -> Pair:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from identcli.collectors.observed import Observed
-from identcli.symmetry.project import unidentified_share, unidentified_share_with_biases
+from identcli.symmetry.project import unidentified_shares
 from identcli.symmetry.rounding import share_floor
 
 
@@ -15,9 +15,10 @@ def measure_share(step: Observed) -> dict[str, Tensor]:
     """
     group = step.family.group
     known = None if group.rotary else step.spectra_before
+    rho, rho_bias = unidentified_shares(group, step.before, step.update, known)
     return {
-        "rho": unidentified_share(group, step.before, step.update, known),
-        "rho_bias": unidentified_share_with_biases(group, step.before, step.update),
+        "rho": rho,
+        "rho_bias": rho_bias,
         "rho_floor": share_floor(step.rounding, step.family.isotropic_share, step.update_energy),
         "update_norm": step.update_energy.nan_to_num(0).sqrt(),
     }

@@ -10,14 +10,15 @@ Two bytes give the probability in steps of 2⁻¹⁶: it is `p` to 8e-6, and wha
 """
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from identcli.symmetry.threads import side_by_side
 
 LEVELS = 1 << 16
 QUERIES = 128  # rows of scores at a time: with the keys of one sequence some hundred KB a head
@@ -113,7 +114,7 @@ class _Attention(torch.autograd.Function):
                 P *= torch.ge(mask, least, out=torch.empty_like(P))
                 y[b, rows] = torch.bmm(P, v[:, : rows.stop]).transpose(0, 1)
 
-        _for_each(batch, one)
+        side_by_side(one, range(batch))
         ctx.save_for_backward(qkv, drawn)
         ctx.heads, ctx.p = heads, p
         return y.mul_(scale).flatten(2)
@@ -142,26 +143,8 @@ class _Attention(torch.autograd.Function):
                 dq[:, rows] = torch.bmm(dS, k[:, past]).div_(root)
                 dk[:, past] += torch.bmm(dS.mT, q[:, rows])
 
-        _for_each(batch, one)
+        side_by_side(one, range(batch))
         return result, None, None
-
-
-def _for_each(batch: int, one: Callable[[int], None]) -> None:
-    """Call `one` for every sequence, as many side by side as torch has threads, each on one.
-
-    The operations on one sequence are too small to share out: threads would wait for each other longer than they work.
-    """
-    threads = torch.get_num_threads()
-
-    def alone(b: int) -> None:
-        with torch.no_grad():  # a thread doesn't inherit that
-            one(b)
-
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(alone, range(batch)))
-    finally:
-        torch.set_num_threads(threads)  # for threads yet to come
 
 
 def _sequences(qkv: Tensor, heads: int) -> Tensor:

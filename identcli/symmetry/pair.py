@@ -84,6 +84,11 @@ def augmented(group: Group, pair: Pair) -> Pair:
     return Pair(A, B)
 
 
+def biases_alone(pair: Pair) -> Pair:
+    """The pair without its weights: matrices of no columns, and the bias columns."""
+    return Pair(pair.A[..., :0], pair.B[..., :0], pair.a, pair.b)
+
+
 def null_energy(group: Group, update: Pair) -> Tensor:
     """Squared norm (…) of the part of a key-bias update that no output ever sees: its unrotated rows (4.7.1)."""
     if update.b is None:

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from identcli.architecture.groups import Group
+from identcli.symmetry.charge import Grams, grams
 from identcli.symmetry.pair import Pair, augmented, null_energy, plain_rows, rotated_rows, squared_norm
+from identcli.symmetry.threads import side_by_side
+
+# Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
+LEAST_CONDITION = 1e-8
 
 
 class Spectra(NamedTuple):
@@ -22,11 +27,20 @@ class Spectra(NamedTuple):
     vectors_b: Tensor
 
 
-def spectra(pair: Pair) -> Spectra:
-    """Spectra of AAᵀ and BBᵀ (bias columns only when they are inside A and B)."""
-    values_a, vectors_a = torch.linalg.eigh(pair.A @ pair.A.mT)
-    values_b, vectors_b = torch.linalg.eigh(pair.B @ pair.B.mT)
-    return Spectra(values_a, vectors_a, values_b, vectors_b)
+def spectra(pair: Pair, known: Grams | None = None) -> Spectra:
+    """Spectra of AAᵀ and BBᵀ (bias columns only when they are inside A and B). `known`: the two, if they are at hand.
+
+    On a CPU the matrices are shared out over its cores.
+    """
+    both = torch.stack(known or grams(pair))
+    if both.device.type == "cpu" and both.ndim > 3:
+        flat = both.flatten(0, -3)
+        solved = side_by_side(torch.linalg.eigh, flat.chunk(4 * torch.get_num_threads()))
+        values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
+        values, vectors = values.view(both.shape[:-1]), vectors.view(both.shape)
+    else:
+        values, vectors = torch.linalg.eigh(both)
+    return Spectra(values[0], vectors[0], values[1], vectors[1])
 
 
 class Projection(NamedTuple):
@@ -56,7 +70,7 @@ def project(group: Group, pair: Pair, update: Pair, known: Spectra | None = None
         plain_pair = Pair(plain_rows(group, pair.A), plain_rows(group, pair.B))
         plain_update = Pair(plain_rows(group, update.A), plain_rows(group, update.B))
         known = known if known is not None and not group.rotary else spectra(plain_pair)
-        S, plain_energy = _project_plain(plain_pair, plain_update, known)
+        S, plain_energy = _project_plain(_overlap(plain_pair, plain_update), known)
         X[..., group.rotary :, group.rotary :] = S
         energy = energy + plain_energy
     return Projection(X, energy)
@@ -71,9 +85,13 @@ def _project_rotated(group: Group, pair: Pair, update: Pair) -> tuple[Tensor, Te
     return s, (s.abs().square() * weight).sum(-1)
 
 
-def _project_plain(pair: Pair, update: Pair, known: Spectra) -> tuple[Tensor, Tensor]:
+def _overlap(pair: Pair, update: Pair) -> Tensor:
+    """R = δA Aᵀ − B δBᵀ."""
+    return update.A @ pair.A.mT - pair.B @ update.B.mT
+
+
+def _project_plain(R: Tensor, known: Spectra) -> tuple[Tensor, Tensor]:
     p, U_P, q, U_Q = known
-    R = update.A @ pair.A.mT - pair.B @ update.B.mT
     R_eigen = U_Q.mT @ R @ U_P
     weight = q.unsqueeze(-1) + p.unsqueeze(-2)
     # Eigenvalues carry an error of about D·ε times the largest one; a sum below that is a direction that moves nothing.
@@ -95,3 +113,41 @@ def unidentified_share_with_biases(group: Group, pair: Pair, update: Pair) -> Te
     """ρ (…) on the bias-augmented pair; an unrotated key-bias update counts in full. A zero update: NaN."""
     energy = project(group, augmented(group, pair), augmented(group, update)).energy
     return (energy + null_energy(group, update)) / squared_norm(update)
+
+
+def unidentified_shares(group: Group, pair: Pair, update: Pair, known: Spectra | None = None) -> tuple[Tensor, Tensor]:
+    """ρ of the weights alone and ρ with biases, each (…), for less than the two apart.
+
+    Without rotary positions the second needs no spectrum of its own. In the eigenbases of P = AAᵀ and Q = BBᵀ the
+    stationarity X (P + aaᵀ) + Q X = R of the augmented pair is, row by row, x_i (diag(q_i + p) + ααᵀ) = r_i, α = U_Pᵀa:
+    a diagonal matrix plus one of the rank of the bias columns, solved by the formula of Sherman, Morrison and Woodbury.
+    """
+    wide = pair.a is not None and 4 * pair.a.shape[-1] > group.size
+    if group.rotary or wide:
+        return unidentified_share(group, pair, update, known), unidentified_share_with_biases(group, pair, update)
+    known = known or spectra(pair)
+    R = _overlap(pair, update)
+    energy = augmented_energy = _project_plain(R, known)[1]
+    if pair.a is not None and update.a is not None:
+        least = known.values_a[..., 0] + known.values_b[..., 0]
+        largest = known.values_a[..., -1] + known.values_b[..., -1]
+        if not (least > LEAST_CONDITION * largest).all():
+            augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
+        else:
+            augmented_energy = _bordered_energy(R + update.a @ pair.a.mT, pair.a, known)
+    weights = squared_norm(Pair(update.A, update.B))
+    return energy / weights, (augmented_energy + null_energy(group, update)) / squared_norm(update)
+
+
+def _bordered_energy(R: Tensor, a: Tensor, known: Spectra) -> Tensor:
+    p, U_P, q, U_Q = known
+    weight = q.unsqueeze(-1) + p.unsqueeze(-2)
+    alpha = U_P.mT @ a
+    Y = U_Q.mT @ R @ U_P / weight
+    columns = a.shape[-1]
+    squares = (alpha.unsqueeze(-1) * alpha.unsqueeze(-2)).flatten(-2)
+    inner = (weight.reciprocal() @ squares).unflatten(-1, (columns, columns))
+    inner = inner + torch.eye(columns, dtype=a.dtype, device=a.device)
+    X = Y - torch.linalg.solve(inner, (Y @ alpha).unsqueeze(-1)).squeeze(-1) @ alpha.mT / weight
+    # As above a sum of positive terms: ⟨X, X (P + aaᵀ) + Q X⟩.
+    return (X.square() * weight).sum((-2, -1)) + (X @ alpha).square().sum((-2, -1))

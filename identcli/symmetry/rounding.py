@@ -9,9 +9,9 @@ from identcli.symmetry.pair import Pair, plain_rows
 
 def rounding_variance(weights: Tensor, stored_as: torch.dtype) -> Tensor:
     """ulp²/12 of each weight: the variance of rounding to the nearest number of `stored_as`. Zero is exact."""
-    _, exponent = torch.frexp(weights)
-    ulp = torch.finfo(stored_as).eps * torch.exp2((exponent - 1).to(weights.dtype))
-    return torch.where(weights == 0, 0, ulp.square() / 12)
+    # The bits of the exponent alone are the power of two at or below |weight|, and 0 for 0.
+    power = (weights.double().view(torch.int64) & 0x7FF0_0000_0000_0000).view(torch.float64)
+    return power.square_().mul_(torch.finfo(stored_as).eps ** 2 / 12).to(weights.dtype)
 
 
 def share_floor(variance: Pair, isotropic_share: float, update_energy: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from identcli.symmetry.project import (
     spectra,
     unidentified_share,
     unidentified_share_with_biases,
+    unidentified_shares,
 )
 from identcli.symmetry.tangent import tangent
 from slow_attention import first_gradient, rotation
@@ -52,6 +53,33 @@ def test_the_projection_is_the_least_squares_one(case: Case) -> None:
     assert float(share[-1, -1]) == pytest.approx(float(slow @ slow / (d @ d)), rel=CLOSE)
     outside = X.flatten(-2) - X.flatten(-2) @ span.T @ span
     assert float(outside.abs().max()) < CLOSE
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_both_shares_at_once_are_the_two(case: Case) -> None:
+    """The short way by Sherman, Morrison and Woodbury against a spectrum of the augmented pair."""
+    pair, update = case.pair(), random_update(case.pair())
+    plain, biased = unidentified_shares(case.group, pair, update, None if case.group.rotary else spectra(pair))
+    torch.testing.assert_close(plain, unidentified_share(case.group, pair, update), rtol=CLOSE, atol=0)
+    torch.testing.assert_close(biased, unidentified_share_with_biases(case.group, pair, update), rtol=CLOSE, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-9, 0.0])
+def test_both_shares_at_once_where_the_pair_is_nearly_of_lower_rank(scale: float) -> None:
+    """A row of A and of B shrunk by `scale`, a bias along it: then only the bias keeps that direction alive, and below
+    a condition of 1e-8 the short way would lose digits, so it is not taken. A zero share stays one."""
+    group = Group(6)
+    pair = Pair(normal(3, 2, 6, 24, seed=1), normal(3, 2, 6, 24, seed=2), normal(3, 2, 6, 1, seed=3))
+    pair.A[..., 0, :] *= scale
+    pair.B[..., 0, :] *= scale
+    update = random_update(pair)
+    _, biased = unidentified_shares(group, pair, update)
+    slow = unidentified_share_with_biases(group, pair, update)
+    # R and the weight of a direction shrink together: 1e-16 of the largest over the square of 1e-3 leaves 1e-10.
+    torch.testing.assert_close(biased, slow, rtol=1e-9, atol=0)
+    X = normal(3, 2, 6, 6, seed=4)
+    null = Pair(X @ pair.A, -X.mT @ pair.B, X @ pair.a)
+    torch.testing.assert_close(unidentified_shares(group, pair, null)[1], torch.ones(3, 2).double(), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.biased], ids=str)
