@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     parser = options(__doc__)
     parser.add_argument("--scale", nargs="+", default=["demo", "cpu"], choices=list(TURNS))
     asked = parser.parse_args(words)
-    record = Record("collectors_cost", asked, ["--threads", str(asked.threads)])
+    record = Record("collectors_cost", asked)
     scales = ["tiny"] if asked.quick else asked.scale
     comparisons = [each for scale in scales for each in runs(scale, asked.threads, Here if asked.quick else Apart)]
     torch.set_num_threads(asked.threads)

@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     parser.add_argument("--blocks", type=int, default=5)
     asked = parser.parse_args(words)
     torch.set_num_threads(asked.threads)
-    record = Record("growth", asked, ["--blocks", str(asked.blocks)])
+    record = Record("growth", asked)
     base = TINY if asked.quick else DEMO
     varied = {"n_layer": (1, 2)} if asked.quick else VARIED
     rows, measured = [], []
@@ -146,12 +146,12 @@ def writing(sizes: Sizes, folder: Path) -> Callable[[], object]:
 
 
 def drawing(sizes: Sizes, folder: Path) -> Callable[[], object]:
-    """All figures of a run of 200 measured steps."""
+    """Fig. 2 of a run of 200 measured steps."""
     from identcli.figures import draw
 
     words = [f"model.{name}={value}" for name, value in sizes.items()]
     write_run(folder / "run", 200, words)
-    return lambda: draw([folder / "run"], folder / "figures", [])
+    return lambda: draw([folder / "run"], folder / "figures", ["2"])
 
 
 def _adamw(model: GPT) -> torch.optim.Optimizer:
@@ -164,7 +164,7 @@ COSTS: dict[str, tuple[Cost, Sequence[str]]] = {
     "one measurement": (measurement, list(VARIED)),
     "one rebalancing": (rebalancing, list(VARIED)),
     "writing 100 measured steps": (writing, ["n_layer", "n_head"]),
-    "drawing 200 measured steps": (drawing, ["n_layer", "n_head"]),
+    "drawing 200 measured steps, Fig. 2": (drawing, ["n_layer", "n_head"]),
 }
 
 

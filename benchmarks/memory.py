@@ -26,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     parser.add_argument("--scale", nargs="+", default=["demo", "cpu", "paper"])
     parser.add_argument("--steps", type=int, default=200_000, help="measured steps of the run that is drawn")
     asked = parser.parse_args(words)
-    record = Record("memory", asked, ["--nanogpt", "path/to/a/checkout", "--steps", str(asked.steps)])
+    record = Record("memory", asked)
     comparisons = []
     loop = Here if asked.quick else Apart
     for scale in ["tiny"] if asked.quick else asked.scale:

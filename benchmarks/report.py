@@ -63,9 +63,10 @@ def _section(result: Mapping[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     commit = (result["git"] or {}).get("commit") or "unknown"
     load = [f"{result['load'][when][0]:.1f}" for when in ("before", "after")]
+    threads = f"{result['threads']} threads; " if result["threads"] else ""
     where = (
         f"{result['date']}, {machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB; "
-        f"{result['threads']} threads; load {load[0]} before, {load[1]} after; Python {versions['python']}, torch "
+        f"{threads}load {load[0]} before, {load[1]} after; Python {versions['python']}, torch "
         f"{versions['torch']}, numpy {versions['numpy']}, ident {commit[:7]}."
     )
     table = markdown(result["table"]["columns"], result["table"]["rows"])

@@ -26,12 +26,14 @@ TINY = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_siz
 
 
 def main(words: Sequence[str] | None = None) -> Path | None:
-    parser = options(__doc__)
+    parser = options(__doc__, threads=False)
     for name, default in (("points", 8), ("steps", 80), ("blocks", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args(words)
-    points, steps, blocks = (2, 2, 1) if asked.quick else (asked.points, asked.steps, asked.blocks)
-    record = Record("sweep_speed", asked, ["--points", str(points), "--steps", str(steps), "--blocks", str(blocks)])
+    if asked.quick:
+        asked.points, asked.steps, asked.blocks = 2, 2, 1
+    points, steps, blocks = asked.points, asked.steps, asked.blocks
+    record = Record("sweep_speed", asked)
     own: dict[str, list[float]] = {side: [] for side in LAUNCHERS}
 
     with tempfile.TemporaryDirectory() as place:
@@ -54,8 +56,8 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     starts = {}
     for side in LAUNCHERS:
         starts[side] = [1 - runs / AT_ONCE[side] / wall for runs, wall in zip(own[side], took[side], strict=True)]
-        notes = [f"{statistics.median(starts[side]):.0%} of it is start and waiting"]
-        what = f"{side}: the sum of its runs, and the sweep"
+        notes = [f"{statistics.median(starts[side]):.0%} is start and waiting"]
+        what = f"{side}: its runs, and all of it"
         comparisons.append(Comparison(what, "runs", "sweep", own[side], took[side], notes=notes))
     measured = [each.to_dict() for each in comparisons]
     return record.finish("A sweep", table_of(comparisons), measured, start_share=starts)

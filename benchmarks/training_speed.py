@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     parser.add_argument("--nanogpt", type=Path, required=True, help="a checkout of nanoGPT")
     parser.add_argument("--scale", nargs="+", default=["demo", "cpu", "paper"], choices=list(TURNS))
     asked = parser.parse_args(words)
-    record = Record("training_speed", asked, ["--nanogpt", "path/to/a/checkout", "--threads", str(asked.threads)])
+    record = Record("training_speed", asked)
     comparisons: list[Comparison] = []
     measured: list[dict[str, Any]] = []
     for scale in ["tiny"] if asked.quick else asked.scale:

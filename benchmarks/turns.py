@@ -152,7 +152,7 @@ def table_of(comparisons: Sequence[Comparison]) -> Table:
 
 def amount(value: float, unit: str) -> str:
     """`48.3 ms`, `2.31 s`, `412 MiB`."""
-    if unit == "s" and value < 1:
+    if unit == "s" and abs(value) < 1:
         return f"{value * 1e3:.3g} ms"
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
@@ -195,11 +195,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def options(description: str | None) -> argparse.ArgumentParser:
-    """What every benchmark takes: --quick, --threads, --out."""
+def options(description: str | None, threads: bool = True) -> argparse.ArgumentParser:
+    """What every benchmark takes: --quick, --out, and --threads unless its commands choose themselves."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run? Its figures mean nothing")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    if threads:
+        parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--out", type=Path, help="folder for the result; else benchmarks/results, for --quick nowhere")
     return parser
 
@@ -210,7 +211,6 @@ class Record:
 
     name: str
     asked: argparse.Namespace
-    words: Sequence[str]
     load_before: Sequence[float] = field(default_factory=os.getloadavg)
 
     def finish(self, title: str, table: Table, measured: Sequence[Mapping[str, Any]], **more: Any) -> Path | None:
@@ -223,12 +223,13 @@ class Record:
         content = {
             "name": self.name,
             "title": title,
-            "command": shlex.join(["python", "-m", f"benchmarks.{self.name}", *self.words]),
+            "command": self._command(),
             "date": str(date.today()),
             "quick": self.asked.quick,
-            "threads": self.asked.threads,
+            "threads": getattr(self.asked, "threads", None),
             "machine": facts["machine"] | {"memory_gib": _memory_gib(), "platform": facts["platform"]},
             "versions": {"python": facts["python"]} | facts["packages"],
+            "variables": facts["variables"],
             "git": facts["git"],
             "load": {"before": list(self.load_before), "after": list(os.getloadavg())},
             "table": {"columns": list(table.columns), "rows": [list(row) for row in table.rows]},
@@ -238,6 +239,18 @@ class Record:
         path = out / f"{content['date']}-{self.name}.json"
         path.write_text(json.dumps(content | more, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return path
+
+    def _command(self) -> str:
+        """With every setting, but for where things lie on this machine."""
+        words = ["python", "-m", f"benchmarks.{self.name}"]
+        for name, value in vars(self.asked).items():
+            if name == "nanogpt":
+                words += ["--nanogpt", "path/to/a/checkout"]
+            elif isinstance(value, bool):
+                words += [f"--{name}"] if value else []
+            elif name != "out":
+                words += [f"--{name}", *(str(each) for each in (value if isinstance(value, list) else [value]))]
+        return shlex.join(words)
 
 
 def _memory_gib() -> float | None:

@@ -29,10 +29,10 @@ BARE = ["collect=off", "eval.batches=1", "checkpoint.every=0"]
 
 
 def main(words: Sequence[str] | None = None) -> Path | None:
-    parser = options(__doc__)
+    parser = options(__doc__, threads=False)
     parser.add_argument("--blocks", type=int, default=5)
     asked = parser.parse_args(words)
-    record = Record("whole_processes", asked, [])
+    record = Record("whole_processes", asked)
     data = "data=tiny_shakespeare" if _has_corpus() else "data=markov"
 
     with tempfile.TemporaryDirectory() as place:

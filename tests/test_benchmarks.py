@@ -52,9 +52,12 @@ def checkout(tmp_path):
     return place
 
 
+ALONE = ("--threads", "1")
+
+
 def result(benchmark, tmp_path, *words):
     """What a trial run of the benchmark has written; all its times and ratios are positive."""
-    path = benchmark.main(["--quick", "--threads", "1", "--out", str(tmp_path / "results"), *words])
+    path = benchmark.main(["--quick", "--out", str(tmp_path / "results"), *words])
     found = json.loads(path.read_text())
     assert found["quick"]
     assert found["versions"]["torch"]
@@ -67,7 +70,7 @@ def result(benchmark, tmp_path, *words):
 
 
 def test_training_speed(tmp_path, checkout):
-    [each] = result(training_speed, tmp_path, "--nanogpt", str(checkout))["measured"]
+    [each] = result(training_speed, tmp_path, *ALONE, "--nanogpt", str(checkout))["measured"]
     assert (each["first"], each["second"], each["tokens_a_step"]) == ("nanoGPT", "ident", 16)
 
 
@@ -77,7 +80,7 @@ def test_the_checkout_must_be_one(tmp_path):
 
 
 def test_collectors_cost(tmp_path):
-    found = result(collectors_cost, tmp_path)["measured"]
+    found = result(collectors_cost, tmp_path, *ALONE)["measured"]
     assert [each["first"] for each in found] == ["collect=paper"] * 2 + ["plain loop", "plain loop with biases"]
 
 
@@ -91,13 +94,19 @@ def test_whole_processes(tmp_path):
     assert each["judged"]["goal"] == "≤ 0.15 s"
 
 
+def test_the_command_is_kept_without_places(tmp_path, checkout):
+    command = result(memory, tmp_path, *ALONE, "--nanogpt", str(checkout))["command"]
+    words = "python -m benchmarks.memory --quick --threads 1 --nanogpt path/to/a/checkout"
+    assert command == f"{words} --scale demo cpu paper --steps 200000"
+
+
 def test_memory(tmp_path, checkout):
-    [each] = result(memory, tmp_path, "--nanogpt", str(checkout))["measured"]
+    [each] = result(memory, tmp_path, *ALONE, "--nanogpt", str(checkout))["measured"]
     assert each["unit"] == "MiB"
 
 
 def test_growth(tmp_path):
-    found = result(growth, tmp_path)["measured"]
+    found = result(growth, tmp_path, *ALONE)["measured"]
     assert {each["what"] for each in found} == set(growth.COSTS)
 
 
@@ -126,7 +135,7 @@ def test_sweep_speed(tmp_path, monkeypatch):
 
 def test_the_page_has_the_newest_result_of_each_and_the_goals(tmp_path, checkout):
     taken = [Comparison("a step", "nanoGPT", "ident", [3.0, 3.0], [2.0, 4.0], goal=Goal("ratio", "at least", 1.1))]
-    result(memory, tmp_path, "--nanogpt", str(checkout))
+    result(memory, tmp_path, *ALONE, "--nanogpt", str(checkout))
     [written] = (tmp_path / "results").iterdir()
     old = json.loads(written.read_text()) | {"name": "training_speed", "title": "Old"}
     new = old | {"title": "New", "measured": [each.to_dict() for each in taken]}

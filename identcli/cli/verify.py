@@ -1,6 +1,5 @@
 """`ident verify`: the paper's claims, rerun."""
 
-import gc
 import json
 import os
 import sys
@@ -130,11 +129,8 @@ def everything(seed: Seed = 0, processes: Processes = CORES, as_json: AsJson = F
 
 
 def _lemmas(names: Sequence[str], seed: int) -> "list[Outcome]":
-    # Importing torch makes a million objects, none of them garbage; not looking for any saves up to half a second.
-    gc.disable()
     import torch
 
-    gc.enable()
     from identcli.theory.catalogue import verify_lemmas
     from identcli.theory.trial import LARGE
 
