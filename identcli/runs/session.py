@@ -30,9 +30,10 @@ from identcli.runs.live import Live
 from identcli.store import checkpoints, events, metrics, record
 from identcli.training.graph import Captured, require_capturable
 from identcli.training.loop import Diverged, Gradient, Plan, train
+from identcli.training.memory import keep_freed_memory, rows_at_a_time
 from identcli.training.optimizers import build_optimizer
 from identcli.training.parallel import Parallel, join, local_device
-from identcli.training.precision import Precision, choose_device, rows_at_a_time
+from identcli.training.precision import Precision, choose_device
 from identcli.training.rebalancing import Rebalanced, rebalance
 from identcli.training.schedule import WarmupCosine
 
@@ -88,6 +89,7 @@ class Session:
         self.config, self.folder, self.parallel = config, folder, prepared.parallel
         if config.threads:
             torch.set_num_threads(config.threads)
+        keep_freed_memory()
         corpus, sizes = prepared.corpus, config.model
         own_rows = config.batch_size // prepared.parallel.size
         widest = max(4 * sizes.n_embd, len(corpus.vocabulary)) * sizes.block_size

@@ -1,6 +1,5 @@
 """Where and how exactly a step is computed."""
 
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,10 +8,6 @@ import torch
 from torch import Tensor
 
 from identcli.architecture.errors import UserError
-
-# The C library of Linux gives larger blocks back to the system at once: each new one then costs a page fault for every
-# 4 kB, at the paper's sizes a fifth of a step.
-LARGEST_BLOCK = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -50,14 +45,6 @@ class Precision:
     def apply(self) -> None:
         """Set the process-wide switch for TF32."""
         torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-
-
-def rows_at_a_time(device: torch.device, batch_size: int, floats_a_row: int) -> int | None:
-    """On a CPU: equal parts of the batch whose largest activation (so many floats a row) is no LARGEST_BLOCK."""
-    if device.type != "cpu":
-        return None
-    parts = math.ceil(batch_size / max(1, LARGEST_BLOCK // (4 * floats_a_row)))
-    return math.ceil(batch_size / parts)
 
 
 def choose_device(name: str) -> torch.device:
