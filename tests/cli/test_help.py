@@ -1,12 +1,14 @@
 """`ident --help` answers at once, every command teaches, and wrong usage is one line."""
 
+import gc
+import os
 import subprocess
 import sys
 
 import pytest
 
 from identcli import __version__
-from identcli.cli.app import answer
+from identcli.cli.app import answer, main
 
 HEAVY = ("torch", "matplotlib", "hydra", "omegaconf", "pydantic", "pyarrow", "numpy", "rich", "yaml")
 COMMANDS = [
@@ -70,3 +72,21 @@ def test_wrong_usage_is_one_line(words, line, capsys, tmp_path, monkeypatch):
     assert said.err == f"{line}\n"
     assert said.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_wait_without_spinning_for_long_unless_the_user_says_how(monkeypatch, given, spins):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what main() sets is taken back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["ident", "--version"])
+    threshold = gc.get_threshold()
+    with pytest.raises(SystemExit):
+        main()
+    gc.set_threshold(*threshold)
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
