@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from identcli.collectors.observed import Observed
-from identcli.symmetry.pair import Pair, squared_norm
 
 
 def measure_decay(step: Observed) -> dict[str, Tensor]:
@@ -16,5 +15,5 @@ def measure_decay(step: Observed) -> dict[str, Tensor]:
     lr, decay = step.settings.lr, step.settings.decay_matrices
     if lr is None or decay is None or not (step.settings.plain or step.settings.decoupled):
         return {"decay_share": torch.full_like(step.update_energy, torch.nan)}
-    weights = squared_norm(Pair(step.before.A, step.before.B))
+    weights = sum(gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in step.grams_before)
     return {"decay_share": (lr * decay) ** 2 * weights / step.update_energy}

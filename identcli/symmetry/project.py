@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
-from identcli.symmetry.pair import Pair, augmented, null_energy, plain_rows, rotated_rows, squared_norm
+from identcli.symmetry.pair import Pair, augmented, biases_alone, null_energy, plain_rows, rotated_rows, squared_norm
 from identcli.symmetry.threads import side_by_side
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
@@ -91,16 +91,20 @@ def _overlap(pair: Pair, update: Pair) -> Tensor:
 
 
 def _project_plain(R: Tensor, known: Spectra) -> tuple[Tensor, Tensor]:
-    p, U_P, q, U_Q = known
-    R_eigen = U_Q.mT @ R @ U_P
+    X_eigen, energy = _solve_eigen(known.vectors_b.mT @ R @ known.vectors_a, known)
+    return known.vectors_b @ X_eigen @ known.vectors_a.mT, energy
+
+
+def _solve_eigen(R: Tensor, known: Spectra) -> tuple[Tensor, Tensor]:
+    """X and the energy where P and Q are diagonal."""
+    p, q = known.values_a, known.values_b
     weight = q.unsqueeze(-1) + p.unsqueeze(-2)
     # Eigenvalues carry an error of about D·ε times the largest one; a sum below that is a direction that moves nothing.
     least = p.shape[-1] * torch.finfo(p.dtype).eps * (p[..., -1] + q[..., -1])
     moves = weight > least[..., None, None]
-    X_eigen = torch.where(moves, R_eigen / torch.where(moves, weight, 1), 0)
+    X = torch.where(moves, R / torch.where(moves, weight, 1), 0)
     # |R|²/weight, not ⟨X, R⟩ in the first basis: a sum of positive terms can't cancel when the share is 1e-30.
-    energy = (X_eigen.square() * weight).sum((-2, -1))
-    return U_Q @ X_eigen @ U_P.mT, energy
+    return X, (X.square() * weight).sum((-2, -1))
 
 
 def unidentified_share(group: Group, pair: Pair, update: Pair, known: Spectra | None = None) -> Tensor:
@@ -126,28 +130,27 @@ def unidentified_shares(group: Group, pair: Pair, update: Pair, known: Spectra |
     if group.rotary or wide:
         return unidentified_share(group, pair, update, known), unidentified_share_with_biases(group, pair, update)
     known = known or spectra(pair)
-    R = _overlap(pair, update)
-    energy = augmented_energy = _project_plain(R, known)[1]
+    R = known.vectors_b.mT @ _overlap(pair, update) @ known.vectors_a
+    energy = augmented_energy = _solve_eigen(R, known)[1]
     if pair.a is not None and update.a is not None:
         least = known.values_a[..., 0] + known.values_b[..., 0]
         largest = known.values_a[..., -1] + known.values_b[..., -1]
-        if not (least > LEAST_CONDITION * largest).all():
-            augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
+        if (least > LEAST_CONDITION * largest).all():
+            augmented_energy = _bordered_energy(R, known.vectors_a.mT @ pair.a, known.vectors_b.mT @ update.a, known)
         else:
-            augmented_energy = _bordered_energy(R + update.a @ pair.a.mT, pair.a, known)
-    weights = squared_norm(Pair(update.A, update.B))
-    return energy / weights, (augmented_energy + null_energy(group, update)) / squared_norm(update)
+            augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
+    weights, biases = squared_norm(Pair(update.A, update.B)), squared_norm(biases_alone(update))
+    return energy / weights, (augmented_energy + null_energy(group, update)) / (weights + biases)
 
 
-def _bordered_energy(R: Tensor, a: Tensor, known: Spectra) -> Tensor:
-    p, U_P, q, U_Q = known
-    weight = q.unsqueeze(-1) + p.unsqueeze(-2)
-    alpha = U_P.mT @ a
-    Y = U_Q.mT @ R @ U_P / weight
-    columns = a.shape[-1]
+def _bordered_energy(R: Tensor, alpha: Tensor, moved: Tensor, known: Spectra) -> Tensor:
+    """R of the weights, the bias columns (…, D, m) and their update, each in the eigenbases."""
+    weight = known.values_b.unsqueeze(-1) + known.values_a.unsqueeze(-2)
+    Y = (R + moved @ alpha.mT) / weight
+    columns = alpha.shape[-1]
     squares = (alpha.unsqueeze(-1) * alpha.unsqueeze(-2)).flatten(-2)
     inner = (weight.reciprocal() @ squares).unflatten(-1, (columns, columns))
-    inner = inner + torch.eye(columns, dtype=a.dtype, device=a.device)
+    inner = inner + torch.eye(columns, dtype=alpha.dtype, device=alpha.device)
     X = Y - torch.linalg.solve(inner, (Y @ alpha).unsqueeze(-1)).squeeze(-1) @ alpha.mT / weight
     # As above a sum of positive terms: ⟨X, X (P + aaᵀ) + Q X⟩.
     return (X.square() * weight).sum((-2, -1)) + (X @ alpha).square().sum((-2, -1))

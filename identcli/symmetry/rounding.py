@@ -33,8 +33,8 @@ def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
     """
     total = pair.A.new_zeros(pair.A.shape[:-2])
     for W, v in ((pair.A, variance.A), (pair.B, variance.B)):
-        rotated = (v * W.square())[..., : group.rotary, :]
-        W, v = plain_rows(group, W), plain_rows(group, v)
-        total = total + 4 * rotated.sum((-2, -1))
-        total = total + 2 * (v.sum(-2) * W.square().sum(-2)).sum(-1) + 2 * (v * W.square()).sum((-2, -1))
+        squares = W.square()
+        both = (v * squares).sum(-1)
+        total = total + 4 * both[..., : group.rotary].sum(-1) + 2 * both[..., group.rotary :].sum(-1)
+        total = total + 2 * (plain_rows(group, v).sum(-2) * plain_rows(group, squares).sum(-2)).sum(-1)
     return total.sqrt()
