@@ -51,7 +51,11 @@ def sample(
     except UserError as error:
         raise UserError(f"--prompt: {error}") from None
     model = GPT(GPTConfig(vocab_size=len(vocabulary), **config.model.model_dump()))
-    load_weights(model, checkpoints.load_tensors(newest.path))
+    tensors = checkpoints.load_tensors(newest.path)
+    trained = len(tensors["transformer.wte.weight"]) if "transformer.wte.weight" in tensors else len(vocabulary)
+    if trained != len(vocabulary):
+        raise UserError(f"{run / 'vocabulary.json'}: has {len(vocabulary)} characters, the checkpoint {trained}")
+    load_weights(model, tensors)
     written = model.generate(tokens, length, temperature, top_k, torch.Generator().manual_seed(seed))
     sys.stdout.buffer.write((vocabulary.decode(written[0]) + "\n").encode("utf-8", "replace"))
 

@@ -48,7 +48,9 @@ def line(error: Mapping[str, Any], model: type[BaseModel], config: Mapping[str, 
         tags = error.get("ctx", {}).get("expected_tags", "text")
         named = value.get("name") if isinstance(value, dict) else value
         return f"{place}.name={shown(named)}: must be one of {tags}"
-    rule = re.sub(r"^Input should (be|have) ", lambda found: "must " + found[1] + " ", error["msg"])
+    rule = re.sub(
+        r"^(?:Input|String|List|Tuple) should (be|have) ", lambda found: "must " + found[1] + " ", error["msg"]
+    )
     if kind == "string_type":
         rule = "must be text: put it in quotes"
     elif kind in ("model_type", "model_attributes_type"):

@@ -55,6 +55,7 @@ class Typed:
     fixed: dict[str, str] = field(default_factory=dict)  # key -> key=value, as Hydra is given it
     swept: dict[str, Override] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)  # words that are wrong are only here
+    wrong: set[str] = field(default_factory=set)  # keys whose value can't be read
     unknown: set[str] = field(default_factory=set)  # groups of which a choice was asked that doesn't exist
 
     @property
@@ -67,9 +68,12 @@ class Typed:
         return None if value is None else str(value)
 
     def with_more(self, messages: Iterable[str]) -> ConfigErrors:
-        """All errors: those of the words, then those of the config, less those that follow from a wrong choice."""
+        """All errors: those of the words, then those of the config, less those that follow from a wrong word."""
         groups = tuple(f"{group}." for group in self.unknown)
-        return ConfigErrors([*self.errors, *(text for text in messages if not text.startswith(groups))])
+        missing = {f"{key}: is missing" for key in {*self.wrong, *self.swept}}
+        return ConfigErrors(
+            [*self.errors, *(text for text in messages if not text.startswith(groups) and text not in missing)]
+        )
 
 
 def parse(word: str, loader: ConfigLoader | None = None) -> Override:
@@ -94,6 +98,10 @@ def read(words: Iterable[str], loader: ConfigLoader) -> Typed:
         try:
             override = parse(_text_in_quotes(word), loader)
         except HydraException:
+            typed.errors.append(_not_an_override(word))
+            typed.wrong.add(word.partition("=")[0].lstrip("+"))
+            continue
+        if not override.key_or_group:
             typed.errors.append(_not_an_override(word))
             continue
         key = override.key_or_group
@@ -135,7 +143,7 @@ def forced(word: str) -> str:
 
 def _not_an_override(word: str) -> str:
     key, equals, value = word.partition("=")
-    if not equals or not key:
+    if not equals or not re.fullmatch(r"[+~]*[\w.][\w./@:-]*", key):
         return f"{word}: must be key=value"
     return f"""{word}: can't be read. Text with = , ( [ {{ or a space needs quotes: '{key}="{value}"'"""
 

@@ -301,7 +301,9 @@ def _one_line(error: Exception) -> str:
     if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return f"{key}: no such option"
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(error).__name__]
-    if missing := re.search(r"full_key: (\S+)", str(cause)):  # of a YAML file that sets what is not there
+    if isinstance(error, HydraException) and (
+        missing := re.search(r"full_key: (\S+)", str(cause))
+    ):  # of a YAML file that sets what is not there
         return f"{missing[1]}: no such option ({lines[0].rstrip(':')})"
     return f"{key}: {lines[0]}" if key else lines[0]
 

@@ -1,5 +1,7 @@
 """Going on with a run where its newest whole checkpoint stands, bit for bit as if it had never stopped."""
 
+import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +18,8 @@ from identcli.store import atomic, checkpoints, events, metrics, record
 from identcli.store.folder import no_links_out, one_run
 from identcli.store.lock import locked
 from identcli.training.parallel import told
+
+logger = logging.getLogger("ident")
 
 # Keys that a resumed run may change; each change is recorded. All others say what the run is.
 MAY_CHANGE = (
@@ -91,6 +95,9 @@ def resume(
         if not (folder / "environment.json").exists():
             begin(config, folder, command, prepared)
         skipped = [f"{path.name}: {reason}" for path, reason in found.skipped]
+        for line in skipped:
+            logger.warning("checkpoint passed over: %s", line)
+            print(f"{folder.name}: checkpoint passed over: {line}", file=sys.stderr)
         events.append(
             folder,
             {"event": "resume", "step": session.step, "command": list(command), "changes": changed, "skipped": skipped},

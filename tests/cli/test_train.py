@@ -43,6 +43,12 @@ def test_a_run_prints_its_folder_and_can_be_listed_and_sampled(here, capsys):
     assert answer(["sample", "outputs/run1", "--prompt", "aé"]) == 2
     assert "'é' (U+00E9) at 1" in capsys.readouterr().err
     assert answer(["sample", "outputs/run1", "--prompt", "ab", "--length", "5"]) == 0
+    capsys.readouterr()
+    vocabulary = json.loads((folder / "vocabulary.json").read_text())
+    (folder / "vocabulary.json").write_text(json.dumps(vocabulary[:-3]))
+    assert answer(["sample", "outputs/run1"]) == 2
+    said = "error: outputs/run1/vocabulary.json: has 13 characters, the checkpoint 16\n"
+    assert capsys.readouterr().err == said, "a vocabulary of another run"
 
 
 def test_a_name_is_taken_once_and_a_run_without_checkpoint_has_nothing_to_sample(here, capsys):

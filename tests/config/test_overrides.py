@@ -75,6 +75,17 @@ def test_a_path_may_hold_what_hydra_takes_for_grammar():
         (["hydra.foo=3"], ["hydra.foo: no such option"]),
         (["optimizer.momentum=0.9"], ["optimizer.momentum: no such option with optimizer.name=adamw"]),
         (["~lr"], ["lr: is missing"]),
+        (["=3", "a b=3"], ["=3: must be key=value", "a b=3: must be key=value"]),
+        (["data=text", "data.path="], ["data.path='': must have at least 1 character"]),
+        # That nothing is left isn't told of a key whose value is wrong.
+        (
+            ["data=text", "data.path=,"],
+            ["""data.path=,: can't be read. Text with = , ( [ { or a space needs quotes: 'data.path=","'"""],
+        ),
+        (
+            ["data=text", "data.path={x}"],
+            ["""data.path={x}: can't be read. Text with = , ( [ { or a space needs quotes: 'data.path="{x}"'"""],
+        ),
         (
             ["name=a,b"],
             ["""name=a,b: several values: ident sweep runs them all; one text with a comma is 'name="a,b"'"""],
