@@ -82,7 +82,9 @@ def many(words: Sequence[str], user_folder: Path | None = None) -> Many:
             typed.errors.append(overrides.one_launcher(typed.swept.pop(key)))
         given = list(typed.fixed.values())
         try:
-            sweeper: Any = OmegaConf.to_container(_composed(given).hydra.sweeper)
+            composed = _composed(given)
+            typed.errors += _uneven(composed)
+            sweeper: Any = OmegaConf.to_container(composed.hydra.sweeper)
             ours = sweeper["_target_"] == _POINTS
             found = _points(typed, sweeper, loader) if ours else _each_value_once(typed)
         except ConfigErrors as wrong:
@@ -148,7 +150,7 @@ def again(recorded: Sequence[str], words: Sequence[str], user_folder: Path | Non
         if "hydra/launcher" in now.fixed:
             given = {key: word for key, word in given.items() if key in now.fixed or not overrides.of_launcher(key)}
         try:
-            _composed(list(given.values()), now.keys)
+            now.errors += _uneven(_composed(list(given.values()), now.keys))
         except ConfigErrors as wrong:
             more = [message for message in wrong.messages if not message.startswith(tuple(refused))]
             raise now.with_more([*before.errors, *more]) from None
@@ -239,7 +241,7 @@ def _composed(words: list[str], typed: Collection[str] | None = None) -> DictCon
         raise ConfigErrors([f"{place}: can't be read as YAML: {error.problem}"]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False), by_hand):
         raise ConfigErrors(wrong)
-    if wrong := [*_contrary(config), *_uneven(config), *security.refused_lines(_launcher(config))]:
+    if wrong := [*_contrary(config), *security.refused_lines(_launcher(config))]:
         raise ConfigErrors(wrong)
     return config
 

@@ -19,7 +19,7 @@ from identcli.config.preflight import single
         ("lr=", ["lr=0.001", "lr=0.25"]),
         ("model.b", ["model.block_size=64", "model.bias=true", "model.bias=false", "model.block_size=256"]),
         ("rebalance.m", ["rebalance.mode=off", "rebalance.mode=on", "rebalance.mode=state_only"]),
-        ("hydra/launcher=slurm_", ["hydra/launcher=slurm_gpu"]),
+        ("hydra/launcher=slurm_", ["hydra/launcher=slurm_gpu", "hydra/launcher=slurm_nodes"]),
         ("nonsense", []),
     ],
 )
