@@ -6,6 +6,7 @@ Nothing heavy is imported at the top: a process that runs nanoGPT's loop holds n
 import importlib.util
 import io
 import multiprocessing
+import os
 import sys
 import tempfile
 import threading
@@ -19,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from identcli.cli.app import tune
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from identcli.data.corpus import Corpus
 
-Block = Callable[[int], None]
+Block = Callable[[int], None]  # makes n steps
+Loop = Callable[[Callable[[], int]], None]  # makes as many steps as its argument says, then asks again, for ever
 
 # So many steps that no benchmark reaches the last one, at which a run evaluates and ends.
 STEPS = 1_000_000
@@ -64,7 +68,7 @@ def nanogpt_module(checkout: Path) -> ModuleType:
     return module
 
 
-def nanogpt_block(module: ModuleType, corpus: "Corpus", sizes: dict[str, Any], batch_size: int, folder: Path) -> Block:
+def nanogpt_loop(module: ModuleType, corpus: "Corpus", sizes: dict[str, Any], batch_size: int, folder: Path) -> Loop:
     """What nanoGPT's train.py does in a step on a CPU: learning rate, forward, the next batch from a memory-mapped
     file, backward, clip, AdamW, gradients dropped."""
     import numpy as np
@@ -101,16 +105,20 @@ def nanogpt_block(module: ModuleType, corpus: "Corpus", sizes: dict[str, Any], b
             optimizer.zero_grad(set_to_none=True)
             done += 1
 
-    return steps
+    def loop(wanted: Callable[[], int]) -> None:
+        while True:
+            steps(wanted())
+
+    return loop
 
 
-def ident_block(
+def ident_loop(
     corpus: "Corpus",
     sizes: dict[str, Any],
     batch_size: int,
     words: Sequence[str] = ("collect=off",),
     folder: Path | None = None,
-) -> Block:
+) -> Loop:
     """What `ident train` does in a step: the run itself, with its collectors, writer, status and log, made to wait
     between two blocks.
 
@@ -119,14 +127,13 @@ def ident_block(
     """
     temporary = tempfile.TemporaryDirectory(prefix="ident-benchmark-")
     place = folder or Path(temporary.name)
-    paced = Paced()
     defaults = {f"model.{name}": value for name, value in ({"bias": True} | sizes).items()}
     defaults |= {"batch_size": batch_size, "steps": STEPS, "eval.every": STEPS, "eval.batches": 1}
     defaults |= {"checkpoint.every": 0, "device": "cpu", "data": "markov"}
     given = {word.partition("=")[0] for word in words}
     chosen = [*(f"{name}={value}" for name, value in defaults.items() if name not in given), *words]
 
-    def run() -> None:
+    def loop(wanted: Callable[[], int]) -> None:
         from identcli.config.preflight import single
         from identcli.runs.session import Prepared, Session, begin
         from identcli.training.precision import choose_device
@@ -134,69 +141,90 @@ def ident_block(
         config = single(chosen).config
         prepared = Prepared(choose_device(config.device), corpus)
         begin(config, place, ["ident", "train", *chosen], prepared)
-        outcome = Session(config, place, prepared, bar=False).train(paced)  # type: ignore[arg-type]
+        run = Session(config, place, prepared, bar=False)
+        outcome = run.train(Paced(wanted))  # type: ignore[arg-type]
         raise RuntimeError(f"the run in {temporary.name if folder is None else folder} has ended: {outcome}")
 
-    return paced.steps_of(run)
+    return loop
 
 
 class Paced:
     """Stands in for the Interruption of a run, which is looked at after each step: there it holds the run until more
-    steps are wanted. The run has a thread of its own, which does all tensor work of this process."""
+    steps are wanted."""
 
-    def __init__(self) -> None:
-        self._wanted: SimpleQueue[int] = SimpleQueue()
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._left = 0
+    def __init__(self, wanted: Callable[[], int]) -> None:
+        self._wanted, self._left = wanted, wanted()
 
     @property
     def asked(self) -> bool:
         self._left -= 1
         if self._left == 0:
-            self._done.put(None)
-            self._left = self._wanted.get()
+            self._left = self._wanted()
         return False
 
-    def steps_of(self, run: Callable[[], None]) -> Block:
-        def whole() -> None:
-            self._left = self._wanted.get()
-            try:
-                run()
-            except BaseException as failure:
-                self._done.put(failure)
 
-        thread = threading.Thread(target=whole, daemon=True)
+def as_block(loop: Loop) -> Block:
+    """The loop as a function that makes n steps. It has a thread of its own, which does all tensor work."""
+    more: SimpleQueue[int] = SimpleQueue()
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    begun = False
 
-        def steps(count: int) -> None:
-            if thread.ident is None:
-                thread.start()
-            self._wanted.put(count)
-            if failure := self._done.get():
-                raise failure
+    def wanted() -> int:
+        nonlocal begun
+        if begun:
+            done.put(None)
+        begun = True
+        return more.get()
 
-        return steps
+    def whole() -> None:
+        try:
+            loop(wanted)
+        except BaseException as failure:
+            done.put(failure)
+
+    thread = threading.Thread(target=whole, daemon=True)
+
+    def steps(count: int) -> None:
+        if thread.ident is None:
+            thread.start()
+        more.put(count)
+        if failure := done.get():
+            raise failure
+
+    return steps
 
 
-def nanogpt(checkout: Path, scale: str, threads: int, folder: Path) -> Block:
+def nanogpt_block(*arguments: Any) -> Block:
+    """`nanogpt_loop` as a function that makes n steps."""
+    return as_block(nanogpt_loop(*arguments))
+
+
+def ident_block(*arguments: Any) -> Block:
+    """`ident_loop` as a function that makes n steps."""
+    return as_block(ident_loop(*arguments))
+
+
+def nanogpt(checkout: Path, scale: str, threads: int, folder: Path) -> Loop:
     """nanoGPT's loop at a scale."""
     import torch
 
     torch.set_num_threads(threads)
     sizes, batch_size = sizes_of(scale)
-    return nanogpt_block(nanogpt_module(checkout), corpus_for(scale), sizes, batch_size, folder)
+    return nanogpt_loop(nanogpt_module(checkout), corpus_for(scale), sizes, batch_size, folder)
 
 
-def ident(scale: str, threads: int, folder: Path, words: Sequence[str] = ("collect=off",)) -> Block:
+def ident(scale: str, threads: int, folder: Path, words: Sequence[str] = ("collect=off",)) -> Loop:
     """ident's loop at a scale, and its run in `folder`."""
+    tune()
     sizes, batch_size = sizes_of(scale)
-    return ident_block(corpus_for(scale), sizes, batch_size, [f"threads={threads}", *words], folder)
+    return ident_loop(corpus_for(scale), sizes, batch_size, [f"threads={threads}", *words], folder)
 
 
 class Here:
     """A loop in this process: for trials, since a process of its own takes seconds to start."""
 
-    def __init__(self, make: Callable[..., Block], *arguments: Any) -> None:
-        self._steps = make(*arguments)
+    def __init__(self, make: Callable[..., Loop], *arguments: Any) -> None:
+        self._steps = as_block(make(*arguments))
 
     def __call__(self, steps: int) -> None:
         self._steps(steps)
@@ -213,15 +241,22 @@ class Here:
 class Apart:
     """A loop in a process of its own: its memory, threads and imports are its own, as when it is used.
 
-    `Apart(make, *arguments)` calls `make(*arguments)` there, which gives the function that makes n steps. While it
+    `Apart(make, *arguments)` calls `make(*arguments)` there, which gives the loop; it runs in the main thread. While it
     isn't its turn the process waits and takes no time.
     """
 
-    def __init__(self, make: Callable[..., Block], *arguments: Any) -> None:
+    def __init__(self, make: Callable[..., Loop], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(there, make, arguments), daemon=True)
-        self._process.start()
+        environment = dict(os.environ)
+        if make is ident:
+            tune()  # as the command does before it imports torch; nanoGPT is run as it is
+        try:
+            self._process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
         there.close()
 
     def __call__(self, steps: int) -> None:
@@ -250,18 +285,25 @@ class Apart:
         self._process.kill()
 
 
-def _serve(pipe: Connection, make: Callable[..., Block], arguments: Sequence[Any]) -> None:
+def _serve(pipe: Connection, make: Callable[..., Loop], arguments: Sequence[Any]) -> None:
     sys.stdout = sys.stderr = io.StringIO()  # how far a run is, how many parameters there are
-    try:
-        steps = make(*arguments)
-        while True:
-            wanted = pipe.recv()
-            if wanted == "peak":
-                pipe.send(peak_mib())
-            else:
-                steps(wanted)
+    begun = False
+
+    def wanted() -> int:
+        nonlocal begun
+        try:
+            if begun:
                 pipe.send(0.0)
-    except (EOFError, KeyboardInterrupt):
+            begun = True
+            while (asked := pipe.recv()) == "peak":
+                pipe.send(peak_mib())
+        except (EOFError, OSError):
+            os._exit(0)  # nobody asks any more; a run would write down that it has failed
+        return asked
+
+    try:
+        make(*arguments)(wanted)
+    except KeyboardInterrupt:
         pass
     except BaseException:
         pipe.send(traceback.format_exc())

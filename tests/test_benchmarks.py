@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from benchmarks import collectors_cost, growth, invented, memory, report, sweep_speed, training_speed, whole_processes
-from benchmarks.loops import Apart, Paced
+from benchmarks.loops import Apart, Paced, as_block
 from benchmarks.turns import Comparison, Goal, Ran, compare, in_turn, process
 
 from identcli.store import metrics
@@ -168,31 +168,41 @@ def test_turns_are_taken():
 
 
 def test_the_run_makes_as_many_steps_as_wanted_and_waits():
-    paced, made = Paced(), []
+    made = []
 
-    def run():
+    def run(wanted):
+        paced = Paced(wanted)
         while True:
             made.append(len(made))
             assert not paced.asked
 
-    steps = paced.steps_of(run)
-    compare(steps, lambda count: None, steps=3, blocks=1)
+    compare(as_block(run), lambda count: None, steps=3, blocks=1)
     assert len(made) == 6
 
 
 def test_what_ends_the_run_is_told():
-    def run():
+    def run(wanted):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Paced().steps_of(run)(1)
+        as_block(run)(1)
+
+
+def refuses(wanted):
+    raise ValueError(f"no {wanted()} steps")
+
+
+def takes_them(wanted):
+    while wanted():
+        pass
 
 
 def test_a_loop_apart_answers_and_tells_its_failures():
-    with Apart(partial, int) as loop:  # "n steps" is int(n)
+    with Apart(partial, takes_them) as loop:
         loop(3)
         assert 5 < loop.peak_mib() < 2000
-    with Apart(partial, len) as loop, pytest.raises(RuntimeError, match="TypeError"):
+        loop(1)
+    with Apart(partial, refuses) as loop, pytest.raises(RuntimeError, match="ValueError: no 3 steps"):
         loop(3)
 
 

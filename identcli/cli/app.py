@@ -54,15 +54,19 @@ def ident(
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage or config, 130 interrupted."""
+    tune()
+    sys.exit(answer(sys.argv[1:]))
+
+
+def tune() -> None:
+    """Settings of the process that are read when torch is imported, or that hold meanwhile."""
     # torch makes a million objects at start, none of them garbage. Python would look through all of them dozens of
     # times, for up to a second; so it looks after every 10,000 new ones, not every 700.
     gc.set_threshold(10_000)
     # torch's threads wait for one another spinning, up to milliseconds. Beside one other busy process on two cores that
     # made a step of the demo 13 times slower than with a short spin (1,940 against 143 ms), which costs nothing else.
-    # Read when torch is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    sys.exit(answer(sys.argv[1:]))
 
 
 def answer(arguments: list[str]) -> int:
