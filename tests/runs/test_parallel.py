@@ -167,11 +167,21 @@ def test_a_point_of_a_sweep_in_two_processes(tmp_path, monkeypatch, capsys):
 
 @contextmanager
 def at_the_same_time(act):
-    """`act` in a thread meanwhile; what it raises comes through."""
+    """`act` in a thread meanwhile; what it raises ends what goes on here, and comes through."""
+
+    def acted():
+        try:
+            act()
+        except BaseException:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise
+
     with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(act)
-        yield
-        done.result()
+        done = thread.submit(acted)
+        try:
+            yield
+        finally:
+            done.result()
 
 
 def once_it_trains(folder, patience_s=60):
@@ -183,9 +193,12 @@ def once_it_trains(folder, patience_s=60):
     raise AssertionError(f"{folder} doesn't train")
 
 
-def children(pid="self"):
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+def children():
+    """Forks of this process; what joblib keeps beside it runs another command."""
+    tasks = Path("/proc/self/task").iterdir()
+    found = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    own = Path("/proc/self/cmdline").read_bytes()
+    return [child for child in found if Path(f"/proc/{child}/cmdline").read_bytes() == own]
 
 
 def same_but_for_rounding(one, two):
