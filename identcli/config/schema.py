@@ -32,6 +32,7 @@ def _plain_name(value: str) -> str:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Positive = Annotated[Whole, Field(ge=1)]
+Steps = Annotated[Whole, Field(ge=1, lt=1 << 31)]  # the metrics number them in 32 bits
 NotNegative = Annotated[Whole, Field(ge=0)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -146,7 +147,7 @@ class RunConfig(Part):
 
     name: Name | None
     seed: Seed
-    steps: Positive
+    steps: Steps
     stop_at: NotNegative | None
     lr: Annotated[float, Field(gt=0)]
     batch_size: Positive

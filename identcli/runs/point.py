@@ -48,9 +48,7 @@ def point(composed: Any) -> float:
             raise KeyboardInterrupt
         return math.nan
 
-    # Once, here: each child begins with it. The first optimizer would import torch._dynamo, which takes a while.
-    import torch._dynamo  # noqa: F401
-
+    # torch and all else, once, here: each child begins with it.
     import identcli.runs.resume  # noqa: F401
     from identcli.training.parallel import places
 

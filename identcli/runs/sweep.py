@@ -61,7 +61,10 @@ def prepare(configs: Sequence[RunConfig]) -> None:
     In a process of its own: the launching process must not touch a device, for its children couldn't use it then.
     ConfigErrors with a line for each thing that is wrong.
     """
-    different = {(one.device, one.data, one.model.block_size, one.batch_size, one.loggers): one for one in configs}
+    different = {
+        (one.device, one.data, one.model.block_size, one.batch_size, one.loggers, one.cuda_graph): one
+        for one in configs
+    }
 
     import identcli.runs.train  # noqa: F401  # the child begins with it
 
