@@ -115,8 +115,8 @@ def test_sections_and_ids_select() -> None:
 # Five ways to break a formula of symmetry/. Each must make a lemma fail.
 
 
-def _sign_of_projection(known: Pair, update: Pair, spectra: project.Spectra) -> tuple[torch.Tensor, torch.Tensor]:
-    return _project_plain(known, Pair(update.A, -update.B), spectra)
+def _sign_of_projection(one: Pair, update: Pair) -> torch.Tensor:
+    return _overlap(one, Pair(update.A, -update.B))
 
 
 def _S_for_its_inverse_transpose(step: Move, one: Pair) -> Pair:
@@ -137,9 +137,9 @@ def _one_S_per_layer(step: Move, one: Pair) -> Pair:
     return _act(Move(*(side[:, :1].expand_as(side) for side in step)), one)
 
 
-_project_plain, _act, _tangent = project._project_plain, act.act, tangent.tangent
+_overlap, _act, _tangent = project._overlap, act.act, tangent.tangent
 MUTATIONS = {
-    "sign of the projection": (_project_plain, _sign_of_projection),
+    "sign of the projection": (_overlap, _sign_of_projection),
     "S instead of its inverse transpose": (_act, _S_for_its_inverse_transpose),
     "b_Q left behind": (_act, _query_bias_left_behind),
     "missing transpose": (_tangent, _missing_transpose),
