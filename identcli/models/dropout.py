@@ -3,8 +3,7 @@ dropout leaves the fused kernel and moves matrices of (B, H, T, T) through memor
 
 Here a mask is two random bytes an entry, kept and not the floats made of them; attention goes through one sequence and
 one block of queries at a time (each thread its own), so that scores stay in the cache and keys of the future are never
-computed; and on the way back it computes the probabilities anew. The functions are torch's, the random numbers
-others.
+computed. The functions are torch's, the random numbers others.
 
 Two bytes give the probability in steps of 2⁻¹⁶: it is `p` to 8e-6, and what is kept is scaled by the exact share.
 """
@@ -57,10 +56,10 @@ def _pays(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
 
 
-def _draw(shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """Uniform int16, from torch's global generator, 64 bits at a time."""
+def _draw(shape: torch.Size | tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
+    """Uniform int16, 64 bits at a time; from torch's global generator, if no other is given."""
     count = math.prod(shape)
-    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return bits.view(torch.int16)[:count].view(shape)
 
 
@@ -103,45 +102,56 @@ class _Attention(torch.autograd.Function):
         y = qkv.new_empty(batch, length, heads, width // (3 * heads))
         least, scale = _threshold(p)
         of, future = _sequences(qkv, heads), _future(qkv)
-        # Drawn here for all: the threads below would draw in any order.
-        drawn = _draw((batch, sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))))
+        scores = sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))
+        probabilities, drawn = qkv.new_empty(batch, scores), []
+        # One number for each sequence from torch's own generator: what a thread draws can't depend on its luck.
+        seeds = torch.randint(1 << 62, (batch,)).tolist()
 
-        def one(b: int) -> None:
+        def one(b: int) -> Tensor:
+            bits = _draw((scores,), torch.Generator().manual_seed(seeds[b]))
             q, k, v = of[b]
             q = q / math.sqrt(q.shape[-1])
-            for rows, mask in _with_masks(drawn[b], heads, length):
-                P = _probabilities(q[:, rows], k[:, : rows.stop], future)
-                P *= torch.ge(mask, least, out=torch.empty_like(P))
-                y[b, rows] = torch.bmm(P, v[:, : rows.stop]).transpose(0, 1)
+            for rows, P, mask in _of_blocks(heads, length, probabilities[b], bits):
+                _softmax(q[:, rows], k[:, : rows.stop], future, P)
+                kept = torch.ge(mask, least, out=torch.empty_like(P)).mul_(P)
+                y[b, rows] = torch.bmm(kept, v[:, : rows.stop]).transpose(0, 1)
+            return bits
 
-        side_by_side(one, range(batch))
-        ctx.save_for_backward(qkv, drawn)
+        drawn = side_by_side(one, range(batch))
+        ctx.save_for_backward(qkv, probabilities, *drawn)
         ctx.heads, ctx.p = heads, p
         return y.mul_(scale).flatten(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        qkv, drawn = ctx.saved_tensors
+        qkv, probabilities, *drawn = ctx.saved_tensors
         batch, length, _ = qkv.shape
-        result = torch.zeros_like(qkv)
+        result = torch.empty_like(qkv)
         least, scale = _threshold(ctx.p)
-        of, d_of, future = _sequences(qkv, ctx.heads), _sequences(result, ctx.heads), _future(qkv)
+        of, d_of = _sequences(qkv, ctx.heads), _sequences(result, ctx.heads)
         dy_of = gradient.mul(scale).unflatten(2, (ctx.heads, -1)).transpose(1, 2)
 
         def one(b: int) -> None:
             (q, k, v), (dq, dk, dv), dy = of[b], d_of[b], dy_of[b]
             root = math.sqrt(q.shape[-1])
             q = q / root
-            for rows, mask in _with_masks(drawn[b], ctx.heads, length):
+            k_sum, v_sum = None, None
+            # From the last block, which reaches all keys, to the first.
+            for rows, P, mask in reversed(list(_of_blocks(ctx.heads, length, probabilities[b], drawn[b]))):
                 past = slice(rows.stop)
-                P = _probabilities(q[:, rows], k[:, past], future)
                 M = torch.ge(mask, least, out=torch.empty_like(P))
                 dP = torch.bmm(dy[:, rows], v[:, past].mT).mul_(M)
                 dS = torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
-                dv[:, past] += torch.bmm(P.mul_(M).mT, dy[:, rows])
                 dq[:, rows] = torch.bmm(dS, k[:, past]).div_(root)
-                dk[:, past] += torch.bmm(dS.mT, q[:, rows])
+                to_k, to_v = torch.bmm(dS.mT, q[:, rows]), torch.bmm(M.mul_(P).mT, dy[:, rows])
+                if k_sum is None or v_sum is None:
+                    k_sum, v_sum = to_k, to_v
+                else:
+                    k_sum[:, past] += to_k
+                    v_sum[:, past] += to_v
+            dk.copy_(k_sum)
+            dv.copy_(v_sum)
 
         side_by_side(one, range(batch))
         return result, None, None
@@ -157,12 +167,12 @@ def _blocks(length: int) -> list[slice]:
     return [slice(start, min(start + QUERIES, length)) for start in range(0, length, QUERIES)]
 
 
-def _with_masks(drawn: Tensor, heads: int, length: int) -> Iterator[tuple[slice, Tensor]]:
-    """Each block of R queries with what was drawn for it (H, R, K), K the keys up to its last query."""
+def _of_blocks(heads: int, length: int, *flat: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Each block of R queries with its part (H, R, K) of each of the tensors, K the keys up to its last query."""
     start = 0
     for rows in _blocks(length):
         shape = (heads, rows.stop - rows.start, rows.stop)
-        yield rows, drawn[start : start + math.prod(shape)].view(shape)
+        yield rows, *(one[start : start + math.prod(shape)].view(shape) for one in flat)
         start += math.prod(shape)
 
 
@@ -171,9 +181,9 @@ def _future(like: Tensor) -> Tensor:
     return like.new_full((QUERIES, QUERIES), -math.inf).triu(1)
 
 
-def _probabilities(q: Tensor, k: Tensor, future: Tensor) -> Tensor:
+def _softmax(q: Tensor, k: Tensor, future: Tensor, out: Tensor) -> None:
     """Causal softmax (H, R, K) of R queries over K keys, of which the last R are at the queries' own positions."""
     count = q.shape[1]
-    scores = torch.bmm(q, k.mT)
-    scores[:, :, -count:] += future[:count, :count]
-    return torch.softmax(scores, -1)
+    torch.bmm(q, k.mT, out=out)
+    out[:, :, -count:] += future[:count, :count]
+    torch.softmax(out, -1, out=out)
