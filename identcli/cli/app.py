@@ -6,6 +6,7 @@ Nothing heavy is imported here or at the top of a command's file: `ident --help`
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,10 +64,20 @@ def tune() -> None:
     # torch makes a million objects at start, none of them garbage. Python would look through all of them dozens of
     # times, for up to a second; so it looks after every 10,000 new ones, not every 700.
     gc.set_threshold(10_000)
-    # torch's threads wait for one another spinning, up to milliseconds. Beside one other busy process on two cores that
-    # made a step of the demo 13 times slower than with a short spin (1,940 against 143 ms), which costs nothing else.
-    if "OMP_WAIT_POLICY" not in os.environ:
+    # torch's threads wait for one another spinning, up to milliseconds, which is right for a machine of one's own. Beside
+    # one other busy process on two cores a step of the demo then took 270 to 1,940 ms, and 142 with a short spin; on
+    # a quiet machine the short spin costs 7 %.
+    if "OMP_WAIT_POLICY" not in os.environ and _others_run():
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def _others_run() -> bool:
+    """Whether another process is running on this machine at this moment, as far as Linux tells."""
+    try:
+        running = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
+    except (OSError, IndexError):
+        return False
+    return running.isdecimal() and int(running) > 1
 
 
 def answer(arguments: list[str]) -> int:

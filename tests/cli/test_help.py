@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from identcli import __version__
-from identcli.cli.app import answer, main
+from identcli.cli import app
+from identcli.cli.app import answer
 
 HEAVY = ("torch", "matplotlib", "hydra", "omegaconf", "pydantic", "pyarrow", "numpy", "rich", "yaml")
 COMMANDS = [
@@ -75,18 +76,33 @@ def test_wrong_usage_is_one_line(words, line, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ("given", "others", "spins"),
+    [
+        ({}, True, "1000"),
+        ({}, False, None),
+        ({"GOMP_SPINCOUNT": "5"}, True, "5"),
+        ({"OMP_WAIT_POLICY": "active"}, True, None),
+    ],
 )
-def test_threads_wait_without_spinning_for_long_unless_the_user_says_how(monkeypatch, given, spins):
+def test_threads_do_not_spin_for_long_beside_other_work_unless_the_user_says_so(monkeypatch, given, others, spins):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, "")  # so that what main() sets is taken back
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(app, "_others_run", lambda: others)
     monkeypatch.setattr(sys, "argv", ["ident", "--version"])
     threshold = gc.get_threshold()
     with pytest.raises(SystemExit):
-        main()
+        app.main()
     gc.set_threshold(*threshold)
     assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it on Linux alone")
+def test_another_process_that_runs_is_seen():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            assert any(app._others_run() for _ in range(1000))
+        finally:
+            busy.kill()
