@@ -64,7 +64,7 @@ def tune() -> None:
     # torch makes a million objects at start, none of them garbage. Python would look through all of them dozens of
     # times, for up to a second; so it looks after every 10,000 new ones, not every 700.
     gc.set_threshold(10_000)
-    # torch's threads wait for one another spinning, up to milliseconds, which is right for a machine of one's own. Beside
+    # torch's threads wait for one another spinning, up to milliseconds: right for a machine of one's own. Beside
     # one other busy process on two cores a step of the demo then took 270 to 1,940 ms, and 142 with a short spin; on
     # a quiet machine the short spin costs 7 %.
     if "OMP_WAIT_POLICY" not in os.environ and _others_run():
