@@ -31,6 +31,7 @@ from identcli.collectors.when import When, every
 from identcli.layouts.places import Layout, read
 from identcli.symmetry.charge import charge
 from identcli.symmetry.pair import Pair, gather
+from identcli.symmetry.threads import side_by_side
 
 # What is measured for each circuit: functions of one observed step, each giving columns (L, G).
 MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
@@ -40,6 +41,8 @@ MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
     measure_decay,
     measure_prediction,
 )
+
+CACHED = 2 << 20  # bytes of one matrix of all heads, of which a dozen are worked on
 
 Read = Callable[[], Pair]
 Sink = Callable[[str, int, dict[str, Any]], None]
@@ -76,7 +79,8 @@ def attach(
 
 
 class Collector:
-    """Measures all layers and heads of a circuit in one batched float64 call, and moves the results to the host once.
+    """Measures the heads of some layers in one batched float64 call, in all threads, and moves the results to the host
+    once.
 
     On a device without float64 (Apple's MPS) the weights are copied to the CPU and measured there. A step that leaves
     weights which are not finite gives no rows.
@@ -211,10 +215,23 @@ def _measure(
     seen = after()
     if not math.isfinite(seen.A.sum() + seen.B.sum()):
         return []
-    slope = gradient() if gradient else None
-    observed = Observed(family, before(), seen, slope, start, settings, stored_as)
-    columns = {name: values for measure in MEASUREMENTS for name, values in measure(observed).items()}
+    slope, earlier = gradient() if gradient else None, before()
+
+    def of_layers(some: slice) -> dict[str, Tensor]:
+        pairs = (earlier.layers(some), seen.layers(some), slope.layers(some) if slope else None)
+        observed = Observed(family, *pairs, start[some], settings, stored_as)
+        return {name: values for measure in MEASUREMENTS for name, values in measure(observed).items()}
+
+    parts = side_by_side(of_layers, _some_layers(seen)) if seen.A.device.type == "cpu" else [of_layers(slice(None))]
+    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     measured: Measured = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
         measured.append(("biases", step, ("layer",), measure_bias_gradients(slope), {}))
     return measured
+
+
+def _some_layers(pair: Pair) -> list[slice]:
+    """A few layers at a time: at least a part for each thread, and matrices that stay in the cache."""
+    count = pair.A.shape[0]
+    most = min(-(-count // torch.get_num_threads()), max(1, CACHED // (8 * pair.A[0].numel())))
+    return [slice(first, first + most) for first in range(0, count, most)]

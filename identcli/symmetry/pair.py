@@ -26,6 +26,11 @@ class Pair(NamedTuple):
     a: Tensor | None = None
     b: Tensor | None = None
 
+    def layers(self, some: slice) -> "Pair":
+        """The pairs of some layers, along the first axis; no copy."""
+        a, b = (None if part is None else part[some] for part in (self.a, self.b))
+        return Pair(self.A[some], self.B[some], a, b)
+
 
 def gather(family: PairFamily, roles: Mapping[str, Tensor]) -> Pair:
     """The pairs of `family` from its role tensors: weights (L, heads, D, E), biases (L, heads, D).

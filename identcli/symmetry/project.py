@@ -12,7 +12,6 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
 from identcli.symmetry.pair import Pair, augmented, biases_alone, null_energy, plain_rows, rotated_rows, squared_norm
-from identcli.symmetry.threads import side_by_side
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
 LEAST_CONDITION = 1e-8
@@ -28,19 +27,9 @@ class Spectra(NamedTuple):
 
 
 def spectra(pair: Pair, known: Grams | None = None) -> Spectra:
-    """Spectra of AAᵀ and BBᵀ (bias columns only when they are inside A and B). `known`: the two, if they are at hand.
-
-    On a CPU the matrices are shared out over its cores.
-    """
-    both = torch.stack(known or grams(pair))
-    if both.device.type == "cpu" and both.ndim > 3:
-        flat = both.flatten(0, -3)
-        solved = side_by_side(torch.linalg.eigh, flat.chunk(4 * torch.get_num_threads()))
-        values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
-        values, vectors = values.view(both.shape[:-1]), vectors.view(both.shape)
-    else:
-        values, vectors = torch.linalg.eigh(both)
-    return Spectra(values[0], vectors[0], values[1], vectors[1])
+    """Spectra of AAᵀ and BBᵀ (bias columns only when they are inside A and B). `known`: the two, where at hand."""
+    of_A, of_B = known or grams(pair)
+    return Spectra(*torch.linalg.eigh(of_A), *torch.linalg.eigh(of_B))
 
 
 class Projection(NamedTuple):
