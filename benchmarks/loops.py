@@ -258,6 +258,7 @@ class Apart:
             os.environ.clear()
             os.environ.update(environment)
         there.close()
+        self.peak_mib()  # until it is ready: the next one would find the machine busy
 
     def __call__(self, steps: int) -> None:
         self._ask(steps)
