@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.loops import Apart, Here, ident, ident_block, nanogpt, nanogpt_block, sizes_of
+from benchmarks.loops import Apart, Here, ident, nanogpt, sizes_of
 from benchmarks.turns import Comparison, Goal, Record, compare, options, table_of
-
-__all__ = ["compare", "ident_block", "nanogpt_block"]  # for those who compare elsewhere than on a CPU
 
 
 class Turn(NamedTuple):

@@ -86,8 +86,12 @@ class _Drop(torch.autograd.Function):
 
 def _kept(drawn: Tensor, p: float, x: Tensor) -> Tensor:
     least, scale = _threshold(p)
-    # Compared straight into floats: torch multiplies a float by a bool three times slower than by a float.
-    return torch.ge(drawn, least, out=torch.empty_like(x)).mul_(scale).mul_(x)
+    return _mask(drawn, least, x).mul_(scale).mul_(x)
+
+
+def _mask(drawn: Tensor, least: int, like: Tensor) -> Tensor:
+    """1 where it is kept, else 0: straight as floats, since torch multiplies a float by a bool three times slower."""
+    return torch.ge(drawn, least, out=torch.empty_like(like))
 
 
 class _Attention(torch.autograd.Function):
@@ -103,7 +107,7 @@ class _Attention(torch.autograd.Function):
         least, scale = _threshold(p)
         of, future = _sequences(qkv, heads), _future(qkv)
         scores = sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))
-        probabilities, drawn = qkv.new_empty(batch, scores), []
+        probabilities = qkv.new_empty(batch, scores)
         # One number for each sequence from torch's own generator: what a thread draws can't depend on its luck.
         seeds = torch.randint(1 << 62, (batch,)).tolist()
 
@@ -111,9 +115,9 @@ class _Attention(torch.autograd.Function):
             bits = _draw((scores,), torch.Generator().manual_seed(seeds[b]))
             q, k, v = of[b]
             q = q / math.sqrt(q.shape[-1])
-            for rows, P, mask in _of_blocks(heads, length, probabilities[b], bits):
+            for rows, P, drawn_here in _of_blocks(heads, length, probabilities[b], bits):
                 _softmax(q[:, rows], k[:, : rows.stop], future, P)
-                kept = torch.ge(mask, least, out=torch.empty_like(P)).mul_(P)
+                kept = _mask(drawn_here, least, P).mul_(P)
                 y[b, rows] = torch.bmm(kept, v[:, : rows.stop]).transpose(0, 1)
             return bits
 
@@ -138,9 +142,9 @@ class _Attention(torch.autograd.Function):
             q = q / root
             k_sum, v_sum = None, None
             # From the last block, which reaches all keys, to the first.
-            for rows, P, mask in reversed(list(_of_blocks(ctx.heads, length, probabilities[b], drawn[b]))):
+            for rows, P, drawn_here in reversed(list(_of_blocks(ctx.heads, length, probabilities[b], drawn[b]))):
                 past = slice(rows.stop)
-                M = torch.ge(mask, least, out=torch.empty_like(P))
+                M = _mask(drawn_here, least, P)
                 dP = torch.bmm(dy[:, rows], v[:, past].mT).mul_(M)
                 dS = torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
                 dq[:, rows] = torch.bmm(dS, k[:, past]).div_(root)

@@ -1,6 +1,7 @@
 """Losses of the first 50 updates of each case, kept: no change made for speed may change a number beyond rounding.
 
-After a change that is meant to change the numbers: `python tests/training/test_golden_losses.py` writes them anew.
+After a change that is meant to change the numbers: `PYTHONPATH=tests python tests/training/test_golden_losses.py` writes
+them anew.
 """
 
 import json
@@ -10,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from identcli.config.schema import parse
 from identcli.runs.train import run
 from identcli.store import metrics
+from small_run import ADAMW, config
 
 KEPT = Path(__file__).with_name("golden_losses.json")
 STEPS = 50
 SGD = {"name": "sgd", "momentum": 0.0}
-ADAMW = {"name": "adamw", "weight_decay": 0.1, "betas": [0.9, 0.99], "eps": 1e-8}
 CASES = {
     "sgd": (0.25, SGD | {"weight_decay": 0.0}, "off"),
     "sgd_decay": (0.25, SGD | {"weight_decay": 4e-4}, "off"),
@@ -30,31 +30,21 @@ CASES = {
 def losses(case):
     """Train `case` small, on generated text, one thread."""
     lr, optimizer, mode = CASES[case]
-    config = {
-        "name": None,
-        "seed": 1337,
-        "steps": STEPS,
-        "stop_at": None,
-        "lr": lr,
-        "batch_size": 12,
-        "grad_accum": 1,
-        "device": "cpu",
-        "dtype": "float32",
-        "tf32": False,
-        "compile": False,
-        "threads": 1,
-        "clip": 1.0,
-        "model": {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 32, "dropout": 0.0, "bias": True},
-        "optimizer": optimizer,
-        "schedule": {"warmup": 10, "min_ratio": 0.1},
-        "rebalance": {"mode": mode, "every": 20, "target": "weights", "state": "clear", "circuits": ["qk"]},
-        "collect": {"mode": "paper", "every": 10, "circuits": ["qk"]},
-        "eval": {"every": STEPS, "batches": 1},
-        "checkpoint": {"every": 0},
-        "data": {"name": "markov", "states": 60, "length": 20000, "concentration": 0.1, "seed": 0},
-    }
+    small = config(
+        seed=1337,
+        steps=STEPS,
+        lr=lr,
+        batch_size=12,
+        model={"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 32},
+        optimizer=optimizer,
+        schedule={"warmup": 10},
+        rebalance={"mode": mode, "every": 20},
+        collect={"mode": "paper", "every": 10, "circuits": ["qk"]},
+        eval={"every": STEPS, "batches": 1},
+        data={"name": "markov", "states": 60, "length": 20000, "concentration": 0.1, "seed": 0},
+    )
     with tempfile.TemporaryDirectory() as folder:
-        assert run(parse(config), Path(folder), ["ident", "train"], live=False).state == "finished"
+        assert run(small, Path(folder), ["ident", "train"], live=False).state == "finished"
         return metrics.read(Path(folder), "train")["loss"]
 
 
