@@ -1,6 +1,6 @@
 """Losses of the first 50 updates of each case, kept: no change made for speed may change a number beyond rounding.
 
-After a change that is meant to change the numbers: `PYTHONPATH=tests python tests/training/test_golden_losses.py` writes
+After a change that is meant to change the numbers `PYTHONPATH=tests python tests/training/test_golden_losses.py` writes
 them anew.
 """
 
