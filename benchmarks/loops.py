@@ -118,12 +118,14 @@ def ident_loop(
     batch_size: int,
     words: Sequence[str] = ("collect=off",),
     folder: Path | None = None,
+    when: Callable[[int], bool] | None = None,
 ) -> Loop:
     """What `ident train` does in a step: the run itself, with its collectors, writer, status and log, made to wait
     between two blocks.
 
-    words: overrides of the config, which win over the sizes. folder: an empty one for the run, or a temporary one. The
-    run evaluates on one batch before its first step, and then never.
+    words: overrides of the config, which win over the sizes. folder: an empty one for the run, or a temporary one.
+    when: which steps to measure, instead of `collect.every`. The run evaluates on one batch before its first step, and
+    then never.
     """
     temporary = tempfile.TemporaryDirectory(prefix="ident-benchmark-")
     place = folder or Path(temporary.name)
@@ -142,6 +144,9 @@ def ident_loop(
         prepared = Prepared(choose_device(config.device), corpus)
         begin(config, place, ["ident", "train", *chosen], prepared)
         run = Session(config, place, prepared, bar=False)
+        if when is not None:
+            assert run.collector is not None
+            run.collector.when = when
         outcome = run.train(Paced(wanted))  # type: ignore[arg-type]
         raise RuntimeError(f"the run in {temporary.name if folder is None else folder} has ended: {outcome}")
 
@@ -213,11 +218,17 @@ def nanogpt(checkout: Path, scale: str, threads: int, folder: Path) -> Loop:
     return nanogpt_loop(nanogpt_module(checkout), corpus_for(scale), sizes, batch_size, folder)
 
 
-def ident(scale: str, threads: int, folder: Path, words: Sequence[str] = ("collect=off",)) -> Loop:
+def ident(
+    scale: str,
+    threads: int,
+    folder: Path,
+    words: Sequence[str] = ("collect=off",),
+    when: Callable[[int], bool] | None = None,
+) -> Loop:
     """ident's loop at a scale, and its run in `folder`."""
     tune()
     sizes, batch_size = sizes_of(scale)
-    return ident_loop(corpus_for(scale), sizes, batch_size, [f"threads={threads}", *words], folder)
+    return ident_loop(corpus_for(scale), sizes, batch_size, [f"threads={threads}", *words], folder, when)
 
 
 class Here:

@@ -81,7 +81,14 @@ def test_the_checkout_must_be_one(tmp_path):
 
 def test_collectors_cost(tmp_path):
     found = result(collectors_cost, tmp_path, *ALONE)["measured"]
-    assert [each["first"] for each in found] == ["collect=paper"] * 2 + ["plain loop", "plain loop with biases"]
+    assert [each["first"] for each in found] == ["measured"] * 2 + ["plain loop", "plain loop with biases"]
+
+
+def test_the_blocks_of_a_run_measure_at_their_intervals():
+    measured = [
+        [step for step in range(60) if step // 10 == block and collectors_cost.in_blocks(step)] for block in range(6)
+    ]
+    assert measured == [[], [10], [*range(20, 30)], [], [40], [*range(50, 60)]]
 
 
 def test_a_measurement_that_differs_from_the_plain_loop_is_not_timed():

@@ -22,24 +22,21 @@ MOST_WAITING = 4  # measurements that wait or are under way; then training waits
 
 
 class Departing:
-    """A pair on its way to the host, in its own dtype. `arrived` waits for it, and for nothing launched after it."""
+    """A pair on its way to the host. `arrived` waits for it, and for nothing launched after it."""
 
     def __init__(self, pair: Pair) -> None:
         # Off CUDA a copy that isn't waited for can't be asked whether it is there.
         on_cuda = pair.A.is_cuda
-        self._parts = [None if part is None else part.to("cpu", non_blocking=on_cuda) for part in pair]
+        self._pair = pair.each(lambda part: part.to("cpu", non_blocking=on_cuda))
         self._event = torch.cuda.Event(blocking=True) if on_cuda else None
         if self._event:
             self._event.record()
 
     def arrived(self) -> Pair:
-        """The pair on the host, in float64."""
+        """The pair on the host."""
         if self._event:
             self._event.synchronize()
-        A, B, a, b = (None if part is None else part.double() for part in self._parts)
-        assert A is not None
-        assert B is not None
-        return Pair(A, B, a, b)
+        return self._pair
 
 
 class Beside(Generic[T]):

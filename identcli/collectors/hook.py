@@ -7,7 +7,6 @@ In one's own loop:
     rho = collector.table("heads")["rho"]     # one value a measured step, layer and head
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,7 +30,6 @@ from identcli.collectors.when import When, every
 from identcli.layouts.places import Layout, read
 from identcli.symmetry.charge import charge
 from identcli.symmetry.pair import Pair, gather
-from identcli.symmetry.threads import side_by_side
 
 # What is measured for each circuit: functions of one observed step, each giving columns (L, G).
 MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
@@ -42,7 +40,7 @@ MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
     measure_prediction,
 )
 
-CACHED = 2 << 20  # bytes of one matrix of all heads, of which a dozen are worked on
+LARGEST = 32 << 20  # bytes of one matrix of all heads, of which a dozen are worked on
 
 Read = Callable[[], Pair]
 Sink = Callable[[str, int, dict[str, Any]], None]
@@ -79,11 +77,10 @@ def attach(
 
 
 class Collector:
-    """Measures the heads of some layers in one batched float64 call, in all threads, and moves the results to the host
-    once.
+    """Measures the heads of all layers in one batched float64 call, and moves the results to the host once.
 
     On a device without float64 (Apple's MPS) the weights are copied to the CPU and measured there. A step that leaves
-    weights which are not finite gives no rows.
+    weights which are not finite gives no rows. `when` may be set to another function between two steps.
     """
 
     def __init__(
@@ -101,12 +98,13 @@ class Collector:
             layout.check(parameters, circuit)
         self._optimizer, self._parameters, self._layout = optimizer, parameters, layout
         self._families = {circuit: layout.attention.pair(circuit) for circuit in circuits}
-        self._when, self._step = when, first_step
+        self.when, self._step = when, first_step
         self._rows: dict[str, list[dict[str, np.ndarray]]] = {}
         self._sink = sink or self._keep
         self._beside = Beside(self._emit) if beside else None
         self._start = {
-            circuit: charge(family.group, self._weights(circuit)()) for circuit, family in self._families.items()
+            circuit: charge(family.group, self._weights(circuit)().double())
+            for circuit, family in self._families.items()
         }
         self._pending: dict[Circuit, tuple[Read, Read | None, StepSettings]] = {}
         self._hooks = [
@@ -151,11 +149,11 @@ class Collector:
             self._start[circuit] = state["start"][circuit].to(start)
 
     def _before_step(self, *_: object) -> None:
-        if not self._when(self._step):
+        if not self.when(self._step):
             return
         for circuit in self._families:
             settings = read_settings(self._optimizer, self._parameters, self._layout.tensors(circuit))
-            self._pending[circuit] = (self._weights(circuit), self._gradient(circuit), settings)
+            self._pending[circuit] = (self._weights(circuit), self._gradient(circuit, settings), settings)
 
     def _after_step(self, *_: object) -> None:
         step, self._step = self._step, self._step + 1
@@ -173,20 +171,18 @@ class Collector:
     def _weights(self, circuit: Circuit) -> Read:
         return self._read(circuit, self._parameters)
 
-    def _gradient(self, circuit: Circuit) -> Read | None:
+    def _gradient(self, circuit: Circuit, settings: StepSettings) -> Read | None:
+        """None when a parameter has none. Without the weights' columns where no prediction needs them."""
         gradients = {name: self._parameters[name].grad for name in self._layout.tensors(circuit)}
         if any(gradient is None for gradient in gradients.values()):
             return None
-        return self._read(circuit, gradients)
+        return self._read(circuit, gradients, slice(None) if settings.plain else slice(0))
 
-    def _read(self, circuit: Circuit, tensors: Mapping[str, Any]) -> Read:
-        """A copy of the pairs as they are now, to be had in float64."""
-        family = self._families[circuit]
-        if self._beside:
-            stored_as = tensors[self._layout.tensors(circuit)[0]].dtype
-            return Departing(gather(family, read(self._layout, circuit, tensors, dtype=stored_as))).arrived
-        pair = gather(family, read(self._layout, circuit, tensors))
-        return lambda: pair
+    def _read(self, circuit: Circuit, tensors: Mapping[str, Any], columns: slice = slice(None)) -> Read:
+        """A copy of the pairs as they are now, in their own dtype."""
+        roles = read(self._layout, circuit, tensors, dtype=None, columns=columns)
+        pair = gather(self._families[circuit], roles)
+        return Departing(pair).arrived if self._beside else lambda: pair
 
     def _emit(self, measured: Measured) -> None:
         for table, step, axes, columns, labels in measured:
@@ -213,25 +209,24 @@ def _measure(
 ) -> Measured:
     """Everything about one step of a circuit; nothing when it left weights that are not finite."""
     seen = after()
-    if not math.isfinite(seen.A.sum() + seen.B.sum()):
-        return []
     slope, earlier = gradient() if gradient else None, before()
 
-    def of_layers(some: slice) -> dict[str, Tensor]:
-        pairs = (earlier.layers(some), seen.layers(some), slope.layers(some) if slope else None)
-        observed = Observed(family, *pairs, start[some], settings, stored_as)
-        return {name: values for measure in MEASUREMENTS for name, values in measure(observed).items()}
-
-    parts = side_by_side(of_layers, _some_layers(seen)) if seen.A.device.type == "cpu" else [of_layers(slice(None))]
+    parts = []
+    for some in _some_layers(seen):
+        pairs = [pair.layers(some).double() for pair in (earlier, seen)]
+        followed = slope.layers(some).double() if slope and settings.plain else None
+        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as)
+        if not observed.finite:
+            return []
+        parts.append({name: values for measure in MEASUREMENTS for name, values in measure(observed).items()})
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     measured: Measured = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
-        measured.append(("biases", step, ("layer",), measure_bias_gradients(slope), {}))
+        measured.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))
     return measured
 
 
 def _some_layers(pair: Pair) -> list[slice]:
-    """A few layers at a time: at least a part for each thread, and matrices that stay in the cache."""
-    count = pair.A.shape[0]
-    most = min(-(-count // torch.get_num_threads()), max(1, CACHED // (8 * pair.A[0].numel())))
-    return [slice(first, first + most) for first in range(0, count, most)]
+    """So many layers at a time that a dozen matrices of all their heads fit into memory, and each into a block."""
+    most = max(1, LARGEST // (8 * pair.A[0].numel()))
+    return [slice(first, first + most) for first in range(0, pair.A.shape[0], most)]

@@ -19,7 +19,7 @@ def measure_imbalance(step: Observed) -> dict[str, Tensor]:
     start = torch.where(start > 0, start, torch.nan)
     return {
         "beta": _norm(step.charge_after),
-        "tau": trace(step.after),
+        "tau": trace(step.grams_after),
         "drift": _norm(step.charge_after - step.charge_before),
         "charge_change": _norm(step.charge_after - step.start) / start,
         "beta_bias": _norm(step.augmented_charge_after),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identcli.architecture.pairs import PairFamily
 from identcli.collectors.settings import StepSettings
-from identcli.symmetry.charge import Grams, charge, grams
+from identcli.symmetry.charge import Grams, charge, grams, trace
 from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, squared_norm
 from identcli.symmetry.project import Spectra, spectra
 from identcli.symmetry.rounding import rounding_variance
@@ -17,7 +17,8 @@ from identcli.symmetry.rounding import rounding_variance
 @dataclass(frozen=True)
 class Observed:
     """Everything float64, batched over (L, G): weights before and after the step, the gradient (after clipping; None
-    when the parameters had none), the charge at the start of training, the dtype in which the weights are stored.
+    when the parameters had none, or nothing follows from it), the charge at the start of training, the dtype in which
+    the weights are stored.
 
     What several measurements need is computed once, when first asked for.
     """
@@ -29,6 +30,11 @@ class Observed:
     start: Tensor
     settings: StepSettings
     stored_as: torch.dtype
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights after the step are."""
+        return bool(trace(self.grams_after).isfinite().all())
 
     @cached_property
     def update(self) -> Pair:
@@ -51,12 +57,17 @@ class Observed:
         return spectra(self.before, self.grams_before)
 
     @cached_property
+    def grams_after(self) -> Grams:
+        """The same after the step."""
+        return grams(self.after)
+
+    @cached_property
     def charge_before(self) -> Tensor:
         return charge(self.family.group, self.before, self.grams_before)
 
     @cached_property
     def charge_after(self) -> Tensor:
-        return charge(self.family.group, self.after)
+        return charge(self.family.group, self.after, self.grams_after)
 
     @cached_property
     def augmented_charge_before(self) -> Tensor:

@@ -15,7 +15,7 @@ def measure_share(step: Observed) -> dict[str, Tensor]:
     """
     group = step.family.group
     known = None if group.rotary else step.spectra_before
-    rho, rho_bias = unidentified_shares(group, step.before, step.update, known)
+    rho, rho_bias = unidentified_shares(group, step.before, step.update, known, step.update_energy)
     return {
         "rho": rho,
         "rho_bias": rho_bias,

@@ -97,12 +97,14 @@ def read(
     layout: Layout,
     circuit: Circuit,
     tensors: Mapping[str, Tensor] | Callable[[str], Tensor],
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
+    columns: slice = slice(None),
 ) -> dict[str, Tensor]:
     """The roles of a circuit over all layers, copied: weights (L, heads, D, E), biases (L, heads, D).
 
-    Without a `device` they stay on the tensors' own, but for Apple's MPS, which has no float64: then on the CPU.
+    dtype: None keeps the tensors' own. Without a `device` they stay on the tensors' own, but for Apple's MPS, which has
+    no float64: then on the CPU. columns: of the weights, along E; all of them by default.
     """
     get = tensors if callable(tensors) else tensors.__getitem__
     roles = {}
@@ -111,10 +113,12 @@ def read(
         views = [place.view(get(name).detach()) for name in layout.names(role)]
         if place.together:
             views = [view.flatten(0, 1) for view in views]
+        if views[0].ndim == 3:
+            views = [view[..., columns] for view in views]
         stacked = torch.stack(views)
         # Move first and widen after: a device without float64 can still be read on the CPU.
         to = "cpu" if device is None and stacked.device.type == "mps" else device
-        roles[role] = stacked.to(device=to).to(dtype)
+        roles[role] = stacked.to(device=to).to(dtype or stacked.dtype)
     return roles
 
 

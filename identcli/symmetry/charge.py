@@ -48,6 +48,6 @@ def charge(group: Group, pair: Pair, known: Grams | None = None) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
-def trace(pair: Pair) -> Tensor:
+def trace(known: Grams) -> Tensor:
     """τ = tr C = ‖A‖² − ‖B‖², (…): the signed imbalance of the paper (5.3)."""
-    return pair.A.square().sum((-2, -1)) - pair.B.square().sum((-2, -1))
+    return (known.of_A - known.of_B).diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -3,7 +3,7 @@
 Axes: … any batch (layers, kv groups); D rows that the group mixes; α, β columns of A and B; m, n bias columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -28,8 +28,16 @@ class Pair(NamedTuple):
 
     def layers(self, some: slice) -> "Pair":
         """The pairs of some layers, along the first axis; no copy."""
-        a, b = (None if part is None else part[some] for part in (self.a, self.b))
-        return Pair(self.A[some], self.B[some], a, b)
+        return self.each(lambda part: part[some])
+
+    def double(self) -> "Pair":
+        """In float64, in which everything is computed."""
+        return self.each(Tensor.double)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Pair":
+        """The same done to every place."""
+        a, b = (None if part is None else change(part) for part in (self.a, self.b))
+        return Pair(change(self.A), change(self.B), a, b)
 
 
 def gather(family: PairFamily, roles: Mapping[str, Tensor]) -> Pair:
@@ -63,9 +71,10 @@ def scatter(family: PairFamily, pair: Pair) -> dict[str, Tensor]:
 
 def _side_by_side(family: PairFamily, heads: Tensor) -> Tensor:
     """(L, G·m, D, E) -> (L, G, D, m·E)."""
-    layers, _, rows, width = heads.shape
-    grouped = heads.reshape(layers, family.groups, -1, rows, width)
-    return grouped.transpose(2, 3).reshape(layers, family.groups, rows, -1)
+    layers, count, rows, width = heads.shape
+    together = count // family.groups
+    grouped = heads.reshape(layers, family.groups, together, rows, width)
+    return grouped.transpose(2, 3).reshape(layers, family.groups, rows, together * width)
 
 
 def _apart(joined: Tensor, heads: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
 from identcli.symmetry.pair import Pair, augmented, biases_alone, null_energy, plain_rows, rotated_rows, squared_norm
+from identcli.symmetry.threads import side_by_side
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
 LEAST_CONDITION = 1e-8
@@ -28,8 +29,18 @@ class Spectra(NamedTuple):
 
 def spectra(pair: Pair, known: Grams | None = None) -> Spectra:
     """Spectra of AAᵀ and BBᵀ (bias columns only when they are inside A and B). `known`: the two, where at hand."""
-    of_A, of_B = known or grams(pair)
-    return Spectra(*torch.linalg.eigh(of_A), *torch.linalg.eigh(of_B))
+    values, vectors = _eigh(torch.stack(known or grams(pair)))
+    return Spectra(values[0], vectors[0], values[1], vectors[1])
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a batch; on a CPU a share of it in each thread, since LAPACK is called for one matrix after the other."""
+    if matrices.device.type != "cpu":
+        return torch.linalg.eigh(matrices)
+    shares = matrices.flatten(0, -3).tensor_split(torch.get_num_threads())
+    solved = side_by_side(torch.linalg.eigh, (share for share in shares if len(share)))
+    values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
+    return values.view(matrices.shape[:-1]), vectors.view(matrices.shape)
 
 
 class Projection(NamedTuple):
@@ -108,8 +119,12 @@ def unidentified_share_with_biases(group: Group, pair: Pair, update: Pair) -> Te
     return (energy + null_energy(group, update)) / squared_norm(update)
 
 
-def unidentified_shares(group: Group, pair: Pair, update: Pair, known: Spectra | None = None) -> tuple[Tensor, Tensor]:
+def unidentified_shares(
+    group: Group, pair: Pair, update: Pair, known: Spectra | None = None, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """ρ of the weights alone and ρ with biases, each (…), for less than the two apart.
+
+    `known`: spectra of the pair, `weights`: ‖δA‖² + ‖δB‖², when the caller has them already.
 
     Without rotary positions the second needs no spectrum of its own. In the eigenbases of P = AAᵀ and Q = BBᵀ the
     stationarity X (P + aaᵀ) + Q X = R of the augmented pair is, row by row, x_i (diag(q_i + p) + ααᵀ) = r_i, α = U_Pᵀa:
@@ -128,7 +143,9 @@ def unidentified_shares(group: Group, pair: Pair, update: Pair, known: Spectra |
             augmented_energy = _bordered_energy(R, known.vectors_a.mT @ pair.a, known.vectors_b.mT @ update.a, known)
         else:
             augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
-    weights, biases = squared_norm(Pair(update.A, update.B)), squared_norm(biases_alone(update))
+    if weights is None:
+        weights = squared_norm(Pair(update.A, update.B))
+    biases = squared_norm(biases_alone(update))
     return energy / weights, (augmented_energy + null_energy(group, update)) / (weights + biases)
 
 

@@ -34,7 +34,7 @@ def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
     total = pair.A.new_zeros(pair.A.shape[:-2])
     for W, v in ((pair.A, variance.A), (pair.B, variance.B)):
         squares = W.square()
-        both = (v * squares).sum(-1)
-        total = total + 4 * both[..., : group.rotary].sum(-1) + 2 * both[..., group.rotary :].sum(-1)
         total = total + 2 * (plain_rows(group, v).sum(-2) * plain_rows(group, squares).sum(-2)).sum(-1)
+        both = squares.mul_(v).sum(-1)
+        total = total + 4 * both[..., : group.rotary].sum(-1) + 2 * both[..., group.rotary :].sum(-1)
     return total.sqrt()

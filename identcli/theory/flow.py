@@ -295,7 +295,7 @@ def beta_and_tau(trial: Trial) -> Finding:
     miss = largest(
         difference(charge.norm(dim=-1), beta),
         difference(charging.imbalance(pair).flatten(2).norm(dim=-1), beta),
-        difference(charging.trace(pair), tau),
+        difference(charging.trace(charging.grams(pair)), tau),
     )
     return Finding(0, miss, difference(of_A.flatten(2).norm(dim=-1) - of_B.flatten(2).norm(dim=-1), beta))
 

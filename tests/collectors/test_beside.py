@@ -144,12 +144,13 @@ def test_a_pair_leaves_a_gpu_at_once_and_is_waited_for_only_when_wanted(monkeypa
             happened.append("waited")
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    A, B = (torch.randn(2, 3, 4).as_subclass(OnCuda) for _ in range(2))
+    A, B = (torch.randn(2, 3, 4, dtype=torch.bfloat16).as_subclass(OnCuda) for _ in range(2))
     departing = Departing(Pair(A, B, None, None))
     assert happened == ["recorded"]
     arrived = departing.arrived()
     assert happened == ["recorded", "waited"]
-    assert arrived.A.dtype is arrived.B.dtype is torch.float64
+    assert torch.equal(arrived.A, A.as_subclass(torch.Tensor))
+    assert arrived.A.dtype is arrived.B.dtype is torch.bfloat16
     assert arrived.a is arrived.b is None
 
 

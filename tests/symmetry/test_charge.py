@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import CASES, GROUPS, Case, normal
-from identcli.symmetry.charge import charge, imbalance, trace
+from identcli.symmetry.charge import charge, grams, imbalance, trace
 from identcli.symmetry.pair import Pair, augmented, gather, squared_norm
 from slow_attention import first_gradient
 from slow_symmetry import commutant, one_by_one, random_element
@@ -107,8 +107,8 @@ def test_beta_is_the_norm_of_the_charge_and_tau_the_trace_of_the_imbalance() -> 
     C = imbalance(pair)
     torch.testing.assert_close(charge(GROUPS["none"], pair).norm(dim=-1), torch.linalg.matrix_norm(C))
     # 78 squares of order 1.
-    torch.testing.assert_close(trace(pair), C.diagonal(dim1=-2, dim2=-1).sum(-1), rtol=0, atol=1e-12)
-    assert float(trace(Pair(pair.B, pair.A))[0]) == -float(trace(pair)[0])
+    torch.testing.assert_close(trace(grams(pair)), C.diagonal(dim1=-2, dim2=-1).sum(-1), rtol=0, atol=1e-12)
+    assert float(trace(grams(Pair(pair.B, pair.A)))[0]) == -float(trace(grams(pair))[0])
 
 
 @pytest.mark.parametrize("name", ["half", "interleaved", "partial"])
