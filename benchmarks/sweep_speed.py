@@ -1,6 +1,6 @@
 """A sweep of eight demo points, two at a time with a core each, against the same points one after the other with both.
 
-    python -m benchmarks.sweep_speed [--points 8 --steps 80 --blocks 2]
+    python -m benchmarks.sweep_speed [--points 8 --steps 500 --blocks 1]
 
 Whole commands in turn: `hydra/launcher=basic threads=2` and `hydra/launcher=joblib hydra.launcher.n_jobs=2 threads=1`.
 Beside each stands the sum of its runs' own time (elapsed_s of status.json); what a sweep takes beyond that sum, divided
@@ -27,7 +27,7 @@ TINY = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_siz
 
 def main(words: Sequence[str] | None = None) -> Path | None:
     parser = options(__doc__, threads=False)
-    for name, default in (("points", 8), ("steps", 80), ("blocks", 2)):
+    for name, default in (("points", 8), ("steps", 500), ("blocks", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args(words)
     if asked.quick:

@@ -3,7 +3,6 @@
 Nothing heavy is imported here or at the top of a command's file: `ident --help` answers at once.
 """
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -60,10 +59,7 @@ def main() -> None:
 
 
 def tune() -> None:
-    """Settings of the process that are read when torch is imported, or that hold meanwhile."""
-    # torch makes a million objects at start, none of them garbage. Python would look through all of them dozens of
-    # times, for up to a second; so it looks after every 10,000 new ones, not every 700.
-    gc.set_threshold(10_000)
+    """Settings of the process that are read when torch is imported."""
     # torch's threads wait for one another spinning, up to milliseconds: right for a machine of one's own. Beside
     # one other busy process on two cores a step of the demo then took 270 to 1,940 ms, and 142 with a short spin; on
     # a quiet machine the short spin costs 7 %.

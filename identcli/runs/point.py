@@ -14,6 +14,7 @@ from identcli.config import launch
 from identcli.config.schema import RunConfig, parse
 from identcli.runs import stop, tasks
 from identcli.runs.apart import Ended, apart
+from identcli.runs.process import spare_the_collector
 from identcli.store import record
 from identcli.store.folder import is_run
 from identcli.store.lock import InUse, is_locked
@@ -49,6 +50,7 @@ def point(composed: Any) -> float:
         return math.nan
 
     # torch and all else, once, here: each child begins with it.
+    spare_the_collector()
     import identcli.runs.resume  # noqa: F401
     from identcli.training.parallel import places
 
