@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from identcli.architecture.errors import UserError
 from identcli.architecture.pairs import Attention
-from identcli.models.dropout import Dropout, causal_attention
+from identcli.models.causal import causal_attention
+from identcli.models.dropout import Dropout
 
 INITIAL_STD = 0.02
 
