@@ -1,6 +1,5 @@
 """`ident data`: fetch the corpus, and say what is there."""
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -42,6 +41,8 @@ def status(as_json: AsJson = False) -> None:
 
 def _show(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
+        import json
+
         typer.echo(json.dumps(facts, indent=2))
         return
     for note in facts.get("notes", ()):
