@@ -25,6 +25,7 @@ from benchmarks.turns import Comparison, Goal, Record, in_turn, options, table_o
 from identcli.collectors import attach, every
 from identcli.layouts.nanogpt import nanogpt
 from identcli.models.gpt import GPT, GPTConfig
+from identcli.training.memory import keep_freed_memory
 
 INTERVALS = {"off": 0, "every 10 steps": 10, "every step": 1}
 BLOCK = 10  # steps, so that every block measures alike
@@ -44,6 +45,7 @@ def main(words: Sequence[str] | None = None) -> Path | None:
     scales = ["tiny"] if asked.quick else asked.scale
     comparisons = [each for scale in scales for each in runs(scale, asked.threads, Here if asked.quick else Apart)]
     torch.set_num_threads(asked.threads)
+    keep_freed_memory()  # as a run does
     comparisons += [each for scale in scales for each in one_measurement(scale, 2 if asked.quick else 15)]
     return record.finish("Collectors", table_of(comparisons), [each.to_dict() for each in comparisons])
 
