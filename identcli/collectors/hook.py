@@ -9,7 +9,7 @@ In one's own loop:
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from identcli.collectors.share import measure_share
 from identcli.collectors.spectrum import measure_spectrum
 from identcli.collectors.when import When, every
 from identcli.layouts.places import Layout, read
-from identcli.symmetry.charge import charge
+from identcli.symmetry.charge import Grams, charge
 from identcli.symmetry.pair import Pair, gather
 
 # What is measured for each circuit: functions of one observed step, each giving columns (L, G).
@@ -45,8 +45,22 @@ LARGEST = 32 << 20  # bytes of one matrix of all heads, of which a dozen are wor
 Read = Callable[[], Pair]
 Sink = Callable[[str, int, dict[str, Any]], None]
 
-# What one step of a circuit gave: table, step, axes, columns along them, and what else a row says.
-Measured = list[tuple[str, int, tuple[str, ...], dict[str, Tensor], dict[str, str]]]
+# Rows of one table: its name, step, axes, columns along them, and what else a row says.
+Rows = tuple[str, int, tuple[str, ...], dict[str, Tensor], dict[str, str]]
+
+
+class Left(NamedTuple):
+    """The weights that a step has left, which the next one finds unless somebody moves them, and their grams."""
+
+    pair: Pair
+    grams: Grams
+
+
+class Measured(NamedTuple):
+    """What one step of a circuit gave; nothing when it left weights that are not finite."""
+
+    rows: Sequence[Rows] = ()
+    left: Left | None = None
 
 
 def attach(
@@ -107,6 +121,7 @@ class Collector:
             for circuit, family in self._families.items()
         }
         self._pending: dict[Circuit, tuple[Read, Read | None, StepSettings]] = {}
+        self._left: dict[Circuit, Left] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -160,12 +175,15 @@ class Collector:
         for circuit, (before, gradient, settings) in self._pending.items():
             stored_as = self._parameters[self._layout.tensors(circuit)[0]].dtype
             family, start = self._families[circuit], self._start[circuit]
-            after = self._weights(circuit)
-            work = partial(_measure, step, family, before, after, gradient, start, settings, stored_as)
+            after, left = self._weights(circuit), self._left.pop(circuit, None)
+            work = partial(_measure, step, family, before, after, gradient, start, settings, stored_as, left)
             if self._beside:
                 self._beside.submit(work)
-            else:
-                self._emit(work())
+                continue
+            measured = work()
+            self._emit(measured)
+            if measured.left and self.when(self._step):  # else it would be held for nothing
+                self._left[circuit] = measured.left
         self._pending.clear()
 
     def _weights(self, circuit: Circuit) -> Read:
@@ -185,7 +203,7 @@ class Collector:
         return Departing(pair).arrived if self._beside else lambda: pair
 
     def _emit(self, measured: Measured) -> None:
-        for table, step, axes, columns, labels in measured:
+        for table, step, axes, columns, labels in measured.rows:
             stacked = torch.stack(list(columns.values())).cpu().numpy()
             indices = np.indices(stacked.shape[1:]).reshape(len(axes), -1)
             values = dict(zip(columns, stacked.reshape(len(columns), -1), strict=True))
@@ -206,24 +224,33 @@ def _measure(
     start: Tensor,
     settings: StepSettings,
     stored_as: torch.dtype,
+    left: Left | None,
 ) -> Measured:
-    """Everything about one step of a circuit; nothing when it left weights that are not finite."""
+    """Everything about one step of a circuit. `left`: what the latest step that was measured left."""
     seen = after()
     slope, earlier = gradient() if gradient else None, before()
+    known = left.grams if left and _same(left.pair, earlier) else None
 
-    parts = []
+    parts, grams = [], []
     for some in _some_layers(seen):
         pairs = [pair.layers(some).double() for pair in (earlier, seen)]
         followed = slope.layers(some).double() if slope and settings.plain else None
-        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as)
+        known_here = known.layers(some) if known else None
+        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as, known_here)
         if not observed.finite:
-            return []
+            return Measured()
+        grams.append(observed.grams_after)
         parts.append({name: values for measure in MEASUREMENTS for name, values in measure(observed).items()})
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    measured: Measured = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
+    rows: list[Rows] = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
-        measured.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))
-    return measured
+        rows.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))
+    of_A, of_B = (torch.cat(of_parts) for of_parts in zip(*grams, strict=True))
+    return Measured(rows, Left(seen, Grams(of_A, of_B)))
+
+
+def _same(one: Pair, other: Pair) -> bool:
+    return torch.equal(one.A, other.A) and torch.equal(one.B, other.B)
 
 
 def _some_layers(pair: Pair) -> list[slice]:

@@ -18,7 +18,7 @@ from identcli.symmetry.rounding import rounding_variance
 class Observed:
     """Everything float64, batched over (L, G): weights before and after the step, the gradient (after clipping; None
     when the parameters had none, or nothing follows from it), the charge at the start of training, the dtype in which
-    the weights are stored.
+    the weights are stored; the grams before the step, where they are at hand.
 
     What several measurements need is computed once, when first asked for.
     """
@@ -30,6 +30,7 @@ class Observed:
     start: Tensor
     settings: StepSettings
     stored_as: torch.dtype
+    known: Grams | None = None
 
     @property
     def finite(self) -> bool:
@@ -49,7 +50,7 @@ class Observed:
     @cached_property
     def grams_before(self) -> Grams:
         """W_Q W_Qᵀ and W_K W_Kᵀ (weights only) before the step."""
-        return grams(self.before)
+        return self.known or grams(self.before)
 
     @cached_property
     def spectra_before(self) -> Spectra:

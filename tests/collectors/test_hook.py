@@ -8,7 +8,7 @@ import torch
 
 from identcli.architecture.errors import UserError
 from identcli.architecture.pairs import Attention
-from identcli.collectors import attach, every
+from identcli.collectors import attach, every, observed
 from identcli.layouts.nanogpt import nanogpt
 from identcli.layouts.places import Layout, Place
 from identcli.models.gpt import GPT, GPTConfig
@@ -77,6 +77,30 @@ def test_every_column_equals_the_slow_twin(optimizer, circuit):
             # 1e-16, and a share far below 1 is only as exact as its rounding relative to the whole update.
             scale = 1.0 if name.startswith("rho") else abs(value)
             assert abs(table[name][row] - value) <= 1e-9 * scale + 1e-13, (name, step, layer, head)
+
+
+def test_what_a_step_left_is_used_again_only_while_it_is_still_so(monkeypatch):
+    """The grams after a step are those before the next one, unless the weights were moved in between, even behind
+    autograd's back: then the rows are those of a collector that has never seen the step before."""
+    computed = []
+    grams = observed.grams
+    monkeypatch.setattr(observed, "grams", lambda pair: computed.append(pair) or grams(pair))
+    rows = []
+    for watched_from in (0, 3):
+        model, stepper = make(ADAMW)
+        for step in range(4):
+            backward(model, step)
+            if step == watched_from:
+                collector = attach(stepper, model.named_parameters(), nanogpt(CONFIG.attention), when=every(1))
+                computed.clear()
+            if step == 3:
+                model.transformer.h[0].attn.c_attn.weight.data.mul_(1.5)
+            stepper.step()
+        rows.append({name: column[-4:] for name, column in collector.table("heads").items()})
+        # Each step that is measured: its end, and its beginning where that is news.
+        assert len(computed) == {0: 4 + 2, 3: 1 + 1}[watched_from]
+    for name in set(rows[0]) - {"step", "charge_change"}:  # the second has another start
+        np.testing.assert_array_equal(rows[0][name], rows[1][name], err_msg=name)
 
 
 def test_prediction_is_exact_for_sgd_and_absent_otherwise():
