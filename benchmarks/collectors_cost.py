@@ -11,6 +11,7 @@ rounding, or there are no times.
 """
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from identcli.training.memory import keep_freed_memory
 
 INTERVALS = {"off": 0, "every 10 steps": 10, "every step": 1}
 BLOCK = 10  # steps, so that every block measures alike
-TURNS = {"demo": 60, "cpu": 16, "tiny": 2}  # blocks of each
+TURNS = {"demo": 60, "cpu": 24, "tiny": 2}  # blocks of each
 WORDS = ["collect=paper"]
 MOST = {("demo", "every 10 steps"): 1.02, ("cpu", "every 10 steps"): 1.02, ("cpu", "every step"): 1.15}
 
@@ -79,12 +80,24 @@ def one_measurement(scale: str, blocks: int) -> list[Comparison]:
     comparisons = []
     for biases in (False, True):
         loop = partial(plain, before, after, sizes["n_head"], biases)
-        took = in_turn({"plain": loop, "ident": step}, blocks)
+        took = in_turn({"plain": rested(loop), "ident": rested(step)}, blocks)
         heads = sizes["n_layer"] * sizes["n_head"]
         what = f"one measurement of {heads} heads, D = {sizes['n_embd'] // sizes['n_head']}"
         peer = "plain loop with biases" if biases else "plain loop"
         comparisons.append(Comparison(what, peer, "ident", took["plain"], took["ident"]))
     return comparisons
+
+
+def rested(work: Callable[[], object]) -> Callable[[], float]:
+    """Seconds of `work`, begun when the other side's threads have stopped to look for more (OpenBLAS: some 30 ms)."""
+
+    def seconds() -> float:
+        time.sleep(0.2)
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    return seconds
 
 
 class Shift(torch.optim.Optimizer):
