@@ -50,10 +50,11 @@ Rows = tuple[str, int, tuple[str, ...], dict[str, Tensor], dict[str, str]]
 
 
 class Left(NamedTuple):
-    """The weights that a step has left, which the next one finds unless somebody moves them, and their grams."""
+    """The weights that a step has left, which the next one finds unless somebody moves them, and the grams of each of
+    the parts in which they were measured."""
 
     pair: Pair
-    grams: Grams
+    grams: Sequence[Grams]
 
 
 class Measured(NamedTuple):
@@ -91,7 +92,7 @@ def attach(
 
 
 class Collector:
-    """Measures the heads of all layers in one batched float64 call, and moves the results to the host once.
+    """Measures the heads of all layers that fit in one batched float64 call, and moves the results to the host once.
 
     On a device without float64 (Apple's MPS) the weights are copied to the CPU and measured there. A step that leaves
     weights which are not finite gives no rows. `when` may be set to another function between two steps.
@@ -229,14 +230,12 @@ def _measure(
     """Everything about one step of a circuit. `left`: what the latest step that was measured left."""
     seen = after()
     slope, earlier = gradient() if gradient else None, before()
-    known = left.grams if left and _same(left.pair, earlier) else None
-
-    parts, grams = [], []
-    for some in _some_layers(seen):
+    parts, grams, some_layers = [], [], _some_layers(seen)
+    found = left.grams if left and _same(left.pair, earlier) else [None] * len(some_layers)
+    for some, known in zip(some_layers, found, strict=True):
         pairs = [pair.layers(some).double() for pair in (earlier, seen)]
         followed = slope.layers(some).double() if slope and settings.plain else None
-        known_here = known.layers(some) if known else None
-        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as, known_here)
+        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as, known)
         if not observed.finite:
             return Measured()
         grams.append(observed.grams_after)
@@ -245,8 +244,7 @@ def _measure(
     rows: list[Rows] = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
         rows.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))
-    of_A, of_B = (torch.cat(of_parts) for of_parts in zip(*grams, strict=True))
-    return Measured(rows, Left(seen, Grams(of_A, of_B)))
+    return Measured(rows, Left(seen, grams))
 
 
 def _same(one: Pair, other: Pair) -> bool:

@@ -28,10 +28,11 @@ def causal_attention(qkv: Tensor, heads: int, p: float = 0.0) -> Tensor:
 
     qkv (B, T, 3E): all heads' queries, then keys, then values, E = heads · D. Returns (B, T, E), heads side by side.
     """
-    if p > 0 and pays(qkv):
-        return _Dropping.apply(qkv, heads, p)
-    if p == 0 and qkv.shape[1] <= SHORT and pays(qkv) and torch.is_grad_enabled() and qkv.requires_grad:
-        return _Short.apply(qkv, heads)
+    if pays(qkv):
+        if p > 0:
+            return _Dropping.apply(qkv, heads, p)
+        if qkv.shape[1] <= SHORT and qkv.requires_grad and torch.is_grad_enabled():
+            return _Short.apply(qkv, heads)
     q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
     y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)  # (B, H, T, D)
     return y.transpose(1, 2).flatten(2)

@@ -15,10 +15,6 @@ class Grams(NamedTuple):
     of_A: Tensor
     of_B: Tensor
 
-    def layers(self, some: slice) -> "Grams":
-        """Those of some layers, along the first axis; no copy."""
-        return Grams(self.of_A[some], self.of_B[some])
-
 
 def grams(pair: Pair) -> Grams:
     """Of the weights alone; bias columns count only when they are inside A and B (see `augmented`)."""

@@ -37,8 +37,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Of a batch; on a CPU a share of it in each thread, since LAPACK is called for one matrix after the other."""
     if matrices.device.type != "cpu":
         return torch.linalg.eigh(matrices)
-    shares = matrices.flatten(0, -3).tensor_split(torch.get_num_threads())
-    solved = side_by_side(torch.linalg.eigh, (share for share in shares if len(share)))
+    solved = side_by_side(torch.linalg.eigh, matrices.flatten(0, -3).chunk(torch.get_num_threads()))
     values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
     return values.view(matrices.shape[:-1]), vectors.view(matrices.shape)
 

@@ -64,7 +64,7 @@ def share_by_least_squares(columns: Tensor, update: Tensor) -> float:
 
 def one(pair: Pair, index: int) -> Pair:
     """The pair of the first layer and the kv group `index`."""
-    return Pair(*(None if part is None else part[0, index] for part in pair))  # type: ignore[arg-type]
+    return pair.each(lambda part: part[0, index])
 
 
 @lemma(

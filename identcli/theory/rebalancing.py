@@ -287,7 +287,7 @@ def second_moments(trial: Trial) -> Finding:
     gradient = random_update(trial, pair)
 
     def squares(one: Pair) -> Pair:
-        return Pair(*(None if part is None else part.square() for part in one))  # type: ignore[arg-type]
+        return one.each(Tensor.square)
 
     def miss(step: acting.Move) -> float:
         exact = squares(transporting.transport(step, gradient))
