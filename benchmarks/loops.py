@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from identcli.cli.app import tune
+from identcli.runs.process import spare_the_collector, tune
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -225,7 +225,8 @@ def ident(
     words: Sequence[str] = ("collect=off",),
     when: Callable[[int], bool] | None = None,
 ) -> Loop:
-    """ident's loop at a scale, and its run in `folder`."""
+    """ident's loop at a scale, and its run in `folder`, in a process with the command's settings."""
+    spare_the_collector()
     tune()
     sizes, batch_size = sizes_of(scale)
     return ident_loop(corpus_for(scale), sizes, batch_size, [f"threads={threads}", *words], folder, when)

@@ -3,9 +3,7 @@
 Nothing heavy is imported here or at the top of a command's file: `ident --help` answers at once.
 """
 
-import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +19,7 @@ from identcli.cli.runs import runs
 from identcli.cli.sample import sample
 from identcli.cli.sweep import sweep
 from identcli.cli.train import train
+from identcli.runs.process import tune
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (train, sweep, plot, sample, runs, count, audit, rebalance):
@@ -56,24 +55,6 @@ def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage or config, 130 interrupted."""
     tune()
     sys.exit(answer(sys.argv[1:]))
-
-
-def tune() -> None:
-    """Settings of the process that are read when torch is imported."""
-    # torch's threads wait for one another spinning, up to milliseconds: right for a machine of one's own. Beside
-    # one other busy process on two cores a step of the demo then took 270 to 1,940 ms, and 142 with a short spin; on
-    # a quiet machine the short spin costs 7 %.
-    if "OMP_WAIT_POLICY" not in os.environ and _others_run():
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
-def _others_run() -> bool:
-    """Whether another process is running on this machine at this moment, as far as Linux tells."""
-    try:
-        running = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
-    except (OSError, IndexError):
-        return False
-    return running.isdecimal() and int(running) > 1
 
 
 def answer(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from identcli import __version__
 from identcli.cli import app
 from identcli.cli.app import answer
+from identcli.runs import process
 
 HEAVY = ("torch", "matplotlib", "hydra", "omegaconf", "pydantic", "pyarrow", "numpy", "rich", "yaml")
 COMMANDS = [
@@ -89,7 +90,7 @@ def test_threads_do_not_spin_for_long_beside_other_work_unless_the_user_says_so(
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(app, "_others_run", lambda: others)
+    monkeypatch.setattr(process, "_others_run", lambda: others)
     monkeypatch.setattr(sys, "argv", ["ident", "--version"])
     with pytest.raises(SystemExit):
         app.main()
@@ -100,6 +101,6 @@ def test_threads_do_not_spin_for_long_beside_other_work_unless_the_user_says_so(
 def test_another_process_that_runs_is_seen():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
-            assert any(app._others_run() for _ in range(1000))
+            assert any(process._others_run() for _ in range(1000))
         finally:
             busy.kill()
