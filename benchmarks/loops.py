@@ -285,6 +285,8 @@ class Apart:
             answer = self._here.recv()
         except EOFError:
             raise RuntimeError(f"the process of a loop ended with status {self._process.exitcode}") from None
+        if isinstance(answer, SystemExit):
+            raise answer
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer
@@ -318,6 +320,8 @@ def _serve(pipe: Connection, make: Callable[..., Loop], arguments: Sequence[Any]
         make(*arguments)(wanted)
     except KeyboardInterrupt:
         pass
+    except SystemExit as told:  # one line, for whoever gave the arguments
+        pipe.send(told)
     except BaseException:
         pipe.send(traceback.format_exc())
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from benchmarks import collectors_cost, growth, invented, memory, report, sweep_speed, training_speed, whole_processes
-from benchmarks.loops import Apart, Paced, as_block
+from benchmarks.loops import Apart, Paced, as_block, nanogpt
 from benchmarks.turns import Comparison, Goal, Ran, compare, in_turn, process
 
 from identcli.store import metrics
@@ -77,6 +77,8 @@ def test_training_speed(tmp_path, checkout):
 def test_the_checkout_must_be_one(tmp_path):
     with pytest.raises(SystemExit, match="--nanogpt names a checkout of nanoGPT"):
         training_speed.main(["--quick", "--nanogpt", str(tmp_path)])
+    with pytest.raises(SystemExit, match="--nanogpt names a checkout of nanoGPT"):
+        Apart(nanogpt, tmp_path, "tiny", 1, tmp_path)  # a process of its own says it as well
 
 
 def test_collectors_cost(tmp_path):
