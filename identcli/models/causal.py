@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from identcli.models.dropout import draw, mask, pays, threshold
+from identcli.models.dropout import draw, mask, pays, seeds, threshold
 from identcli.symmetry.threads import side_by_side
 
 QUERIES = 128  # rows of scores at a time: with the keys of one sequence some hundred KB a head
@@ -87,11 +87,10 @@ class _Dropping(torch.autograd.Function):
         of, future = _sequences(qkv, heads), _future(qkv, QUERIES)
         scores = sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))
         probabilities = qkv.new_empty(batch, scores)
-        # One number for each sequence from torch's own generator: what a thread draws can't depend on its luck.
-        seeds = torch.randint(1 << 62, (batch,)).tolist()
+        started_by = seeds(batch)
 
         def one(b: int) -> Tensor:
-            bits = draw((scores,), torch.Generator().manual_seed(seeds[b]))
+            bits = draw(scores, started_by[b])
             q, k, v = of[b]
             q = q / math.sqrt(q.shape[-1])
             for rows, P, drawn_here in _of_blocks(heads, length, probabilities[b], bits):

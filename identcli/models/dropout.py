@@ -1,19 +1,29 @@
 """Dropout at the speed of the machine: on a CPU torch draws its masks one by one on one core.
 
-Here a mask is two random bytes an entry, kept and not the floats made of them. The function is torch's, the random
-numbers others. Two bytes give the probability in steps of 2⁻¹⁶: it is `p` to 8e-6, and what is kept is scaled by the
-exact share.
+Here a mask is two random bytes an entry, kept and not the floats made of them. The function is torch's; the random
+numbers are numpy's SFC64's, in half the time of torch's, of which one starts each mask. Two bytes give the probability
+in steps of 2⁻¹⁶: it is `p` to 8e-6, and what is kept is scaled by the exact share.
 """
 
-import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 LEVELS = 1 << 16
+
+
+class _Source(threading.local):
+    generator: torch.Generator | None = None
+
+
+_source = _Source()
 
 
 class Dropout(nn.Module):
@@ -37,11 +47,25 @@ def pays(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
 
 
-def draw(shape: torch.Size | tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-    """Uniform int16, 64 bits at a time; from torch's global generator, if no other is given."""
-    count = math.prod(shape)
-    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return bits.view(torch.int16)[:count].view(shape)
+@contextmanager
+def masks_from(seed: int) -> Iterator[None]:
+    """What this thread draws in the meantime follows from the seed alone, whatever other threads draw."""
+    _source.generator = torch.Generator().manual_seed(seed)
+    try:
+        yield
+    finally:
+        _source.generator = None
+
+
+def seeds(count: int) -> list[int]:
+    """From torch's global generator, or that of `masks_from`: what starts with one can be drawn in any thread."""
+    return torch.randint(1 << 62, (count,), generator=_source.generator).tolist()
+
+
+def draw(count: int, seed: int) -> Tensor:
+    """Uniform int16 (count,), 64 bits at a time."""
+    numbers = np.random.SFC64(seed).random_raw(-(-count // 4))
+    return torch.from_numpy(numbers.view(np.int16))[:count]
 
 
 def threshold(p: float) -> tuple[int, float]:
@@ -54,7 +78,7 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         ctx.p = p
-        drawn = draw(x.shape)
+        drawn = draw(x.numel(), *seeds(1)).view(x.shape)
         ctx.save_for_backward(drawn)
         return _kept(drawn, p, x)
 

@@ -94,7 +94,10 @@ class Session:
         own_rows = config.batch_size // prepared.parallel.size
         widest = max(4 * sizes.n_embd, len(corpus.vocabulary)) * sizes.block_size
         rows = rows_at_a_time(prepared.device, own_rows, widest)
-        self.precision = Precision(prepared.device, getattr(torch, config.dtype), config.tf32, rows)
+        dtype = getattr(torch, config.dtype)
+        # Neither torch's compiler nor its autocast is made for several threads.
+        apart = rows is not None and rows < own_rows and dtype is torch.float32 and not config.compile
+        self.precision = Precision(prepared.device, dtype, config.tf32, rows, apart)
         self.precision.apply()
         self.batches = Batches(corpus.tokens, sizes.block_size, config.batch_size, config.seed, prepared.device)
         torch.manual_seed(config.seed)

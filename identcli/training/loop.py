@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from identcli.training.parallel import Parallel
+from identcli.training.passes import backward, forward, parts_of
 from identcli.training.precision import Precision
 
 Batch = tuple[Tensor, Tensor]
@@ -126,16 +127,9 @@ def _gradient(
 
     def gradient(micro_batches: Sequence[Batch]) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=precision.device)
-        for micro_batch in micro_batches:
-            inputs, targets = (parallel.share(rows) for rows in micro_batch)
-            for some, of_some, share in precision.passes(inputs, targets):
-                with precision.autocast():
-                    _, loss = model(some, of_some)
-                loss = loss * share / len(micro_batches)
-                loss.backward()
-                total += loss.detach()
-        total = parallel.average(parameters, total)
+        own = [(parallel.share(inputs), parallel.share(targets)) for inputs, targets in micro_batches]
+        parts = [part for batch in own for part in parts_of(*batch, precision, weight=1 / len(own))]
+        total = parallel.average(parameters, backward(model, parameters, parts, precision))
         return torch.stack([total, nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)])
 
     return gradient
@@ -176,11 +170,7 @@ def evaluate(model: Model, batches: Mapping[str, Iterable[Batch]], precision: Pr
     model.eval()
     losses = {}
     for split, of_split in batches.items():
-        each = []
-        for inputs, targets in of_split:
-            with precision.autocast():
-                parts = [model(some, of_some)[1] * share for some, of_some, share in precision.passes(inputs, targets)]
-            each.append(torch.stack(parts).sum())
+        each = [forward(model, parts_of(inputs, targets, precision), precision) for inputs, targets in of_split]
         losses[split] = torch.stack(each).mean().item()
     model.train(was_training)
     return losses

@@ -1,11 +1,9 @@
 """Where and how exactly a step is computed."""
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from identcli.architecture.errors import UserError
 
@@ -23,18 +21,14 @@ class Precision:
 
     rows_at_a_time: how many rows of a batch pass through the model together, forwards and back, None for all. The
     gradient is the same up to the order of a sum.
+    side_by_side: whether these parts may each have a core of its own (`training.passes`).
     """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     tf32: bool = False
     rows_at_a_time: int | None = None
-
-    def passes(self, inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """The batch (B, …) in parts of rows, each with its share of the batch's rows."""
-        rows = self.rows_at_a_time or len(inputs)
-        for some, of_some in zip(inputs.split(rows), targets.split(rows), strict=True):
-            yield some, of_some, len(some) / len(inputs)
+    side_by_side: bool = False
 
     def autocast(self) -> AbstractContextManager:
         """The context in which to run the model."""

@@ -5,7 +5,9 @@ import torch
 
 from identcli.architecture.errors import UserError
 from identcli.config.errors import ConfigErrors
+from identcli.runs import session
 from identcli.runs.resume import resume
+from identcli.runs.session import prepare
 from identcli.runs.train import run
 from identcli.store import checkpoints, events, record
 from small_run import ADAMW, PLAIN, config, same
@@ -39,6 +41,27 @@ def test_split_anywhere_equals_straight(tmp_path, optimizer, stops):
     assert resume(split, {}, ["ident"], live=False).state == "finished"
     same(tmp_path / "straight", split, STEPS)
     assert [event["step"] for event in events.read(split) if event["event"] == "resume"] == stops
+
+
+def test_split_equals_straight_where_parts_of_a_batch_go_side_by_side(tmp_path, monkeypatch):
+    settings = {"optimizer": ADAMW, "lr": 1e-2, "threads": 2}
+    start(tmp_path / "whole", **settings)
+    monkeypatch.setattr(session, "rows_at_a_time", lambda device, batch_size, floats: batch_size // 2)
+    start(tmp_path / "straight", **settings)
+    start(tmp_path / "split", **settings, stop_at=11)
+    assert resume(tmp_path / "split", {}, ["ident"], live=False).state == "finished"
+    same(tmp_path / "straight", tmp_path / "split", STEPS)
+    with pytest.raises(AssertionError, match="train"):  # masks of a part are others than those of the whole
+        same(tmp_path / "whole", tmp_path / "split", STEPS)
+
+
+@pytest.mark.parametrize("change", [{}, {"compile": True}, {"dtype": "bfloat16"}], ids=["plain", "compile", "bfloat16"])
+def test_parts_go_side_by_side_in_float32_without_the_compiler(tmp_path, monkeypatch, change):
+    parts = session.Session(config(**change), tmp_path, prepare(config()), bar=False).precision
+    assert not parts.side_by_side  # of a batch that goes in one part
+    monkeypatch.setattr(session, "rows_at_a_time", lambda device, batch_size, floats: batch_size // 2)
+    parts = session.Session(config(**change), tmp_path, prepare(config()), bar=False).precision
+    assert parts.side_by_side == (change == {})
 
 
 def test_without_the_random_state_the_split_shows(tmp_path, monkeypatch):

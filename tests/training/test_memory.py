@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from identcli.training.memory import LARGEST_BLOCK, rows_at_a_time
+from identcli.training.passes import parts_of
 from identcli.training.precision import Precision
 
 
@@ -17,7 +18,7 @@ def test_a_batch_passes_in_equal_parts_that_stay_below_the_largest_block():
     assert rows_at_a_time(cpu, 5, LARGEST_BLOCK) == 1
     assert rows_at_a_time(torch.device("cuda"), 64, paper) is None
     rows = torch.arange(5)
-    parts = list(Precision(cpu, rows_at_a_time=2).passes(rows, rows + 1))
+    parts = parts_of(rows, rows + 1, Precision(cpu, rows_at_a_time=2))
     assert [(some.tolist(), of_some.tolist(), share) for some, of_some, share in parts] == [
         ([0, 1], [1, 2], 0.4),
         ([2, 3], [3, 4], 0.4),
