@@ -1,31 +1,63 @@
 """`ident` itself: its commands, and what every one of them does with errors.
 
-Nothing heavy is imported here or at the top of a command's file: `ident --help` answers at once.
+Nothing heavy is imported here or at the top of a command's file, and of the commands only the one that is asked for:
+`ident --help` answers at once.
 """
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from identcli import __version__
 from identcli.architecture.errors import UserError
-from identcli.cli import data, verify
-from identcli.cli.audit import audit
-from identcli.cli.count import count
-from identcli.cli.plot import plot
-from identcli.cli.rebalance import rebalance
-from identcli.cli.runs import runs
-from identcli.cli.sample import sample
-from identcli.cli.sweep import sweep
-from identcli.cli.train import train
 from identcli.runs.process import tune
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (train, sweep, plot, sample, runs, count, audit, rebalance):
-    app.command()(command)
-app.add_typer(verify.app, name="verify")
-app.add_typer(data.app, name="data")
+# What `ident --help` says of each command. Its file has the same name, and so has its function there, or else it is a
+# Typer of several, `app`.
+COMMANDS = {
+    "train": "Train once and measure.",
+    "sweep": "Train once for every combination of the values given.",
+    "plot": "Draw the figures that the stored runs allow.",
+    "sample": "Write text with the newest checkpoint of a run.",
+    "runs": "List runs: state, case, learning rate, steps, losses.",
+    "count": "How many parameters of a model are identified, and why.",
+    "audit": "Per head: imbalance, and what balancing would take away.",
+    "rebalance": "Write a checkpoint with every head at its balanced point.",
+    "verify": "Rerun the paper's claims.",
+    "data": "Fetch Tiny Shakespeare, and say what is in the cache.",
+}
+
+
+class Commands(TyperGroup):
+    """The COMMANDS, each imported when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type]  # typer looks here for similar names
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _imported(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _imported(name: str) -> Any:
+    module = import_module(f"identcli.cli.{name}")
+    command = getattr(module, "app", None)
+    if command is None:
+        command = typer.Typer(add_completion=False, rich_markup_mode=None)
+        command.command(name)(getattr(module, name))
+    return typer.main.get_command(command)
+
+
+app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)

@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(rich_markup_mode=None, help="Fetch Tiny Shakespeare, and say what is in the cache.")
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="Fetch Tiny Shakespeare, and say what is in the cache."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from identcli.theory.claim import Outcome
     from identcli.theory.counting import Count
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Names = Annotated[list[str] | None, typer.Argument(metavar="[SECTION|ID]...", help="Only these: 4.5, or a claim's id.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random weights.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON.")]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +32,19 @@ COMMANDS = [
 def test_help_imports_nothing_heavy():
     line = "import sys; from identcli.cli.app import answer; sys.exit(answer(['--help']))"
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", line], capture_output=True, text=True, check=True)
-    imported = {row.rsplit("|", 1)[-1].strip().partition(".")[0] for row in done.stderr.splitlines()}
+    imported = {row.rsplit("|", 1)[-1].strip() for row in done.stderr.splitlines()}
     assert "typer" in imported, "the list of imports was read"
-    assert imported.isdisjoint(HEAVY)
-    assert all(command[0] in done.stdout for command in COMMANDS)
+    assert {name.partition(".")[0] for name in imported}.isdisjoint(HEAVY)
+    assert {name for name in imported if name.startswith("identcli.cli.")} == {"identcli.cli.app"}
+
+
+def test_help_lists_every_command_in_one_line_each(capsys):
+    assert answer(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(app.COMMANDS)
+    assert list(dict.fromkeys(command for command, *_ in COMMANDS)) == list(app.COMMANDS)
+    files = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
+    assert files.issuperset(app.COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
