@@ -86,11 +86,9 @@ def test_collectors_cost(tmp_path):
     assert [each["first"] for each in found] == ["measured"] * 2 + ["plain loop", "plain loop with biases"]
 
 
-def test_the_blocks_of_a_run_measure_at_their_intervals():
-    measured = [
-        [step for step in range(60) if step // 10 == block and collectors_cost.in_blocks(step)] for block in range(6)
-    ]
-    assert measured == [[], [10], [*range(20, 30)], [], [40], [*range(50, 60)]]
+def test_two_steps_of_four_are_measured_one_behind_the_other():
+    assert [step for step in range(12) if collectors_cost.in_turns(step)] == [2, 3, 6, 7, 10, 11]
+    assert list(collectors_cost.STEPS) == ["behind", "not", "measured", "again"]
 
 
 def test_a_measurement_that_differs_from_the_plain_loop_is_not_timed():

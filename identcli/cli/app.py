@@ -36,7 +36,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type]  # typer looks here for similar names
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)  # typer looks here for similar names
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:

@@ -21,7 +21,7 @@ from identcli.collectors.beside import Beside, Departing
 from identcli.collectors.biases import measure_bias_gradients
 from identcli.collectors.decay import measure_decay
 from identcli.collectors.imbalance import measure_imbalance
-from identcli.collectors.observed import Observed
+from identcli.collectors.observed import Observed, some_layers
 from identcli.collectors.prediction import measure_prediction
 from identcli.collectors.settings import StepSettings, read_settings
 from identcli.collectors.share import measure_share
@@ -40,7 +40,7 @@ MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
     measure_prediction,
 )
 
-LARGEST = 32 << 20  # bytes of one matrix of all heads, of which a dozen are worked on
+LARGEST = 32 << 20  # bytes of one matrix of all heads, of which a dozen are worked on: no block is larger
 
 Read = Callable[[], Pair]
 Sink = Callable[[str, int, dict[str, Any]], None]
@@ -191,15 +191,15 @@ class Collector:
         return self._read(circuit, self._parameters)
 
     def _gradient(self, circuit: Circuit, settings: StepSettings) -> Read | None:
-        """None when a parameter has none. Without the weights' columns where no prediction needs them."""
+        """None when a parameter has none. Only of the biases where no prediction needs the rest."""
         gradients = {name: self._parameters[name].grad for name in self._layout.tensors(circuit)}
         if any(gradient is None for gradient in gradients.values()):
             return None
-        return self._read(circuit, gradients, slice(None) if settings.plain else slice(0))
+        return self._read(circuit, gradients, settings.plain)
 
-    def _read(self, circuit: Circuit, tensors: Mapping[str, Any], columns: slice = slice(None)) -> Read:
+    def _read(self, circuit: Circuit, tensors: Mapping[str, Any], weights: bool = True) -> Read:
         """A copy of the pairs as they are now, in their own dtype."""
-        roles = read(self._layout, circuit, tensors, dtype=None, columns=columns)
+        roles = read(self._layout, circuit, tensors, dtype=None, weights=weights)
         pair = gather(self._families[circuit], roles)
         return Departing(pair).arrived if self._beside else lambda: pair
 
@@ -230,9 +230,9 @@ def _measure(
     """Everything about one step of a circuit. `left`: what the latest step that was measured left."""
     seen = after()
     slope, earlier = gradient() if gradient else None, before()
-    parts, grams, some_layers = [], [], _some_layers(seen)
-    found = left.grams if left and _same(left.pair, earlier) else [None] * len(some_layers)
-    for some, known in zip(some_layers, found, strict=True):
+    parts, grams, layers = [], [], some_layers(seen, LARGEST)
+    found = left.grams if left and _same(left.pair, earlier) else [None] * len(layers)
+    for some, known in zip(layers, found, strict=True):
         pairs = [pair.layers(some).double() for pair in (earlier, seen)]
         followed = slope.layers(some).double() if slope and settings.plain else None
         observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as, known)
@@ -249,9 +249,3 @@ def _measure(
 
 def _same(one: Pair, other: Pair) -> bool:
     return torch.equal(one.A, other.A) and torch.equal(one.B, other.B)
-
-
-def _some_layers(pair: Pair) -> list[slice]:
-    """So many layers at a time that a dozen matrices of all their heads fit into memory, and each into a block."""
-    most = max(1, LARGEST // (8 * pair.A[0].numel()))
-    return [slice(first, first + most) for first in range(0, pair.A.shape[0], most)]

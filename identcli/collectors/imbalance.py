@@ -5,7 +5,6 @@ from torch import Tensor
 
 from identcli.collectors.observed import Observed
 from identcli.symmetry.charge import trace
-from identcli.symmetry.rounding import charge_floor
 
 
 def measure_imbalance(step: Observed) -> dict[str, Tensor]:
@@ -24,7 +23,7 @@ def measure_imbalance(step: Observed) -> dict[str, Tensor]:
         "charge_change": _norm(step.charge_after - step.start) / start,
         "beta_bias": _norm(step.augmented_charge_after),
         "drift_bias": _norm(step.augmented_charge_after - step.augmented_charge_before),
-        "drift_floor": charge_floor(step.family.group, step.after, step.rounding),
+        "drift_floor": step.floors.drift,
     }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,16 @@ from identcli.collectors.settings import StepSettings
 from identcli.symmetry.charge import Grams, charge, grams, trace
 from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, squared_norm
 from identcli.symmetry.project import Spectra, spectra
-from identcli.symmetry.rounding import rounding_variance
+from identcli.symmetry.rounding import charge_floor, rounding_variance, share_floor
+
+IN_THE_CACHE = 1 << 20  # bytes
+
+
+class Floors(NamedTuple):
+    """The ρ and the drift (L, G) of an update that is nothing but rounding."""
+
+    share: Tensor
+    drift: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,9 +92,20 @@ class Observed:
         return charge(self.family.group, augmented(self.family.group, biases_alone(pair)))
 
     @cached_property
-    def rounding(self) -> Pair:
-        """Variance of rounding of the weights after the step."""
-        return Pair(
-            rounding_variance(self.after.A, self.stored_as),
-            rounding_variance(self.after.B, self.stored_as),
-        )
+    def floors(self) -> Floors:
+        """What rounding of the weights after the step gives. Some layers at a time: the passes over their weights then
+        find them in the cache."""
+        parts = [self._floors(some) for some in some_layers(self.after, IN_THE_CACHE)]
+        return Floors(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _floors(self, some: slice) -> Floors:
+        pair = self.after.layers(some)
+        variance = Pair(rounding_variance(pair.A, self.stored_as), rounding_variance(pair.B, self.stored_as))
+        share = share_floor(variance, self.family.isotropic_share, self.update_energy[some])
+        return Floors(share, charge_floor(self.family.group, pair, variance))
+
+
+def some_layers(pair: Pair, most_bytes: int) -> list[slice]:
+    """So many layers at a time that a matrix of all their heads has no more bytes in float64; one at least."""
+    most = max(1, most_bytes // (8 * pair.A[0].numel()))
+    return [slice(first, first + most) for first in range(0, pair.A.shape[0], most)]

@@ -4,7 +4,6 @@ from torch import Tensor
 
 from identcli.collectors.observed import Observed
 from identcli.symmetry.project import unidentified_shares
-from identcli.symmetry.rounding import share_floor
 
 
 def measure_share(step: Observed) -> dict[str, Tensor]:
@@ -19,6 +18,6 @@ def measure_share(step: Observed) -> dict[str, Tensor]:
     return {
         "rho": rho,
         "rho_bias": rho_bias,
-        "rho_floor": share_floor(step.rounding, step.family.isotropic_share, step.update_energy),
+        "rho_floor": step.floors.share,
         "update_norm": step.update_energy.nan_to_num(0).sqrt(),
     }

@@ -93,29 +93,29 @@ class Layout:
                     raise UserError(f"{name}: the embedding is {width} there, the layout needs {needed}")
 
 
+@torch.no_grad()
 def read(
     layout: Layout,
     circuit: Circuit,
     tensors: Mapping[str, Tensor] | Callable[[str], Tensor],
     dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
-    columns: slice = slice(None),
+    weights: bool = True,
 ) -> dict[str, Tensor]:
     """The roles of a circuit over all layers, copied: weights (L, heads, D, E), biases (L, heads, D).
 
     dtype: None keeps the tensors' own. Without a `device` they stay on the tensors' own, but for Apple's MPS, which has
-    no float64: then on the CPU. columns: of the weights, along E; all of them by default.
+    no float64: then on the CPU. weights: False leaves their entries out, (L, heads, D, 0).
     """
     get = tensors if callable(tensors) else tensors.__getitem__
     roles = {}
     for role in layout.roles(circuit):
-        place = layout.places[role]
-        views = [place.view(get(name).detach()) for name in layout.names(role)]
-        if place.together:
-            views = [view.flatten(0, 1) for view in views]
-        if views[0].ndim == 3:
-            views = [view[..., columns] for view in views]
-        stacked = torch.stack(views)
+        place, names = layout.places[role], layout.names(role)
+        if not weights and role.startswith("W"):
+            stacked = get(names[0]).new_empty(len(names), place.heads, place.size, 0)
+        else:
+            views = [place.view(get(name)) for name in names]
+            stacked = torch.stack([view.flatten(0, 1) for view in views] if place.together else views)
         # Move first and widen after: a device without float64 can still be read on the CPU.
         to = "cpu" if device is None and stacked.device.type == "mps" else device
         roles[role] = stacked.to(device=to).to(dtype or stacked.dtype)
