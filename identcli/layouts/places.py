@@ -6,6 +6,7 @@ b_Q, b_K, b_V (heads, D).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -70,7 +71,12 @@ class Layout:
 
     def names(self, role: str) -> list[str]:
         """The tensor that holds `role` in each layer."""
-        return [self.places[role].name.format(layer=layer) for layer in range(self.attention.layers)]
+        return self._names[role]
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        layers = range(self.attention.layers)
+        return {role: [place.name.format(layer=layer) for layer in layers] for role, place in self.places.items()}
 
     def roles(self, circuit: Circuit) -> list[str]:
         """The roles of a circuit that exist here."""

@@ -45,7 +45,7 @@ def charge(group: Group, pair: Pair, known: Grams | None = None) -> Tensor:
             known = grams(Pair(plain_rows(group, pair.A), plain_rows(group, pair.B)))
         rest = slice(-group.plain, None)
         parts.append((known.of_A - known.of_B)[..., rest, rest].flatten(-2))
-    return torch.cat(parts, dim=-1)
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
 
 def trace(known: Grams) -> Tensor:
