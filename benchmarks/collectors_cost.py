@@ -69,7 +69,7 @@ def runs(scale: str, threads: int, loop: Any) -> list[Comparison]:
     comparisons = []
     for name, first in seconds.items():
         most = MOST.get((scale, name))
-        goal = Goal("ratio", "at most", most) if most else None
+        goal = Goal("pairs", "at most", most) if most else None
         what = f"a step at scale={scale}, measured {name}"
         comparisons.append(Comparison(what, "measured", "not", first, took["not"], goal=goal))
     return comparisons

@@ -21,7 +21,7 @@ Written by `python -m benchmarks.report` from the newest results in `benchmarks/
 
 The two sides of a row take turns, A B A B, since a shared machine's speed changes within seconds. Of each side stand
 the least and the median; a ratio is first / second: of the medians, of the minima, and the median of the turns' own
-ratios. A goal is judged by the medians.
+ratios. A goal is judged by the medians; what measuring costs, where most of both sides are the same steps, in pairs.
 """
 
 

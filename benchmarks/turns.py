@@ -48,15 +48,16 @@ def compare(first: Callable[[int], None], second: Callable[[int], None], steps: 
 
 @dataclass(frozen=True)
 class Goal:
-    """`of`: the ratio of the medians, the first side's median, or by how much it lies above the second's."""
+    """`of`: the ratio of the medians, the median of the turns' own ratios, the first side's median, or by how much it
+    lies above the second's."""
 
-    of: Literal["ratio", "first", "difference"]
+    of: Literal["ratio", "pairs", "first", "difference"]
     sense: Literal["at least", "at most"]
     bound: float
 
     def text(self, unit: str) -> str:
         sign = "≥" if self.sense == "at least" else "≤"
-        if self.of == "ratio":
+        if self.of in ("ratio", "pairs"):
             return f"{sign} {self.bound:g}"
         return f"{sign} {self.bound:g} {unit}{' more' if self.of == 'difference' else ''}"
 
@@ -95,7 +96,8 @@ class Comparison:
             return None
         first = statistics.median(self.first_took)
         above = first - statistics.median(self.second_took)
-        return {"ratio": self.ratio, "first": first, "difference": above}[self.goal.of]
+        values = {"ratio": self.ratio, "pairs": self.ratio_in_pairs, "first": first, "difference": above}
+        return values[self.goal.of]
 
     @property
     def reached(self) -> bool | None:
@@ -112,7 +114,7 @@ class Comparison:
     def _in_words(self) -> dict[str, Any]:
         if self.goal is None or self.judged is None:
             return {}
-        value = f"{self.judged:.2f}" if self.goal.of == "ratio" else amount(self.judged, self.unit)
+        value = f"{self.judged:.3f}" if self.goal.of in ("ratio", "pairs") else amount(self.judged, self.unit)
         return {"judged": {"goal": self.goal.text(self.unit), "value": value, "reached": self.reached}}
 
 

@@ -240,7 +240,8 @@ def _measure(
             return Measured()
         grams.append(observed.grams_after)
         parts.append({name: values for measure in MEASUREMENTS for name, values in measure(observed).items()})
-    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    first, *others = parts
+    columns = {name: torch.cat([part[name] for part in parts]) for name in first} if others else first
     rows: list[Rows] = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
         rows.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))

@@ -89,7 +89,10 @@ class Observed:
         return self.charge_after + self._charge_of_biases(self.after)
 
     def _charge_of_biases(self, pair: Pair) -> Tensor:
-        return charge(self.family.group, augmented(self.family.group, biases_alone(pair)))
+        group = self.family.group
+        if group.rotary or pair.a is None:
+            return charge(group, augmented(group, biases_alone(pair)))
+        return (pair.a @ pair.a.mT).flatten(-2)  # the same; b has no part in a pair without rotary positions
 
     @cached_property
     def floors(self) -> Floors:

@@ -73,6 +73,8 @@ def _side_by_side(family: PairFamily, heads: Tensor) -> Tensor:
     """(L, G·m, D, E) -> (L, G, D, m·E)."""
     layers, count, rows, width = heads.shape
     together = count // family.groups
+    if together == 1:
+        return heads
     grouped = heads.reshape(layers, family.groups, together, rows, width)
     return grouped.transpose(2, 3).reshape(layers, family.groups, rows, together * width)
 

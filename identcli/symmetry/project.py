@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
-from identcli.symmetry.pair import Pair, augmented, biases_alone, null_energy, plain_rows, rotated_rows, squared_norm
+from identcli.symmetry.pair import Pair, augmented, null_energy, plain_rows, rotated_rows, squared_norm
 from identcli.symmetry.threads import side_by_side
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
@@ -144,7 +144,7 @@ def unidentified_shares(
             augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
     if weights is None:
         weights = squared_norm(Pair(update.A, update.B))
-    biases = squared_norm(biases_alone(update))
+    biases = sum(part.square().sum((-2, -1)) for part in (update.a, update.b) if part is not None)
     return energy / weights, (augmented_energy + null_energy(group, update)) / (weights + biases)
 
 
