@@ -152,7 +152,7 @@ def test_the_page_has_the_newest_result_of_each_and_the_goals(tmp_path, checkout
     assert "## New" in page
     assert "## Old" not in page
     assert page.index("## New") < page.index("## Peak memory")
-    assert "| a step | nanoGPT / ident | ≥ 1.1 | 1.00 | **no** |" in page
+    assert "| a step | nanoGPT / ident | ≥ 1.1 | 1.000 | **no** |" in page
 
 
 def test_ratios_and_goals():

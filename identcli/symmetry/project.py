@@ -152,10 +152,17 @@ def _bordered_energy(R: Tensor, alpha: Tensor, moved: Tensor, known: Spectra) ->
     """R of the weights, the bias columns (…, D, m) and their update, each in the eigenbases."""
     weight = known.values_b.unsqueeze(-1) + known.values_a.unsqueeze(-2)
     Y = (R + moved @ alpha.mT) / weight
+    X = Y - _inner(weight, alpha, Y @ alpha) @ alpha.mT / weight
+    # As above a sum of positive terms: ⟨X, X (P + aaᵀ) + Q X⟩.
+    return (X.square() * weight).sum((-2, -1)) + (X @ alpha).square().sum((-2, -1))
+
+
+def _inner(weight: Tensor, alpha: Tensor, values: Tensor) -> Tensor:
+    """(1 + αᵀ diag(1/weight_i) α)⁻¹ times the values (…, D, m) of each row i."""
     columns = alpha.shape[-1]
+    if columns == 1:
+        return values / (1 + weight.reciprocal() @ alpha.square())
     squares = (alpha.unsqueeze(-1) * alpha.unsqueeze(-2)).flatten(-2)
     inner = (weight.reciprocal() @ squares).unflatten(-1, (columns, columns))
     inner = inner + torch.eye(columns, dtype=alpha.dtype, device=alpha.device)
-    X = Y - torch.linalg.solve(inner, (Y @ alpha).unsqueeze(-1)).squeeze(-1) @ alpha.mT / weight
-    # As above a sum of positive terms: ⟨X, X (P + aaᵀ) + Q X⟩.
-    return (X.square() * weight).sum((-2, -1)) + (X @ alpha).square().sum((-2, -1))
+    return torch.linalg.solve(inner, values.unsqueeze(-1)).squeeze(-1)
