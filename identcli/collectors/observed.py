@@ -10,7 +10,7 @@ from torch import Tensor
 from identcli.architecture.pairs import PairFamily
 from identcli.collectors.settings import StepSettings
 from identcli.symmetry.charge import Grams, charge, grams, trace
-from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, squared_norm
+from identcli.symmetry.pair import Pair, augmented, biases_alone, difference
 from identcli.symmetry.project import Spectra, spectra
 from identcli.symmetry.rounding import charge_floor, rounding_variance, share_floor
 
@@ -54,7 +54,8 @@ class Observed:
     @cached_property
     def update_energy(self) -> Tensor:
         """‖δA‖² + ‖δB‖² of the weights; NaN for a zero update, so that every share of it is undefined."""
-        energy = squared_norm(Pair(self.update.A, self.update.B))
+        A, B = (torch.linalg.vector_norm(part, dim=(-2, -1)) for part in (self.update.A, self.update.B))
+        energy = A.square() + B.square()
         return torch.where(energy > 0, energy, torch.nan)
 
     @cached_property

@@ -42,13 +42,13 @@ class Place:
         rows = tensor if self.axis == 0 else tensor.transpose(0, 1)
         if rows.shape[0] < self.start + self.span:
             raise UserError(f"{self.name}: has {rows.shape[0]} rows, the layout needs {self.start + self.span}")
-        rows = rows.narrow(0, self.start, self.span)
-        if not self.together:
-            windows = rows.unfold(0, self.size, self.stride)
-            return windows if rows.ndim == 1 else windows.transpose(1, 2)
-        windows = rows.unfold(0, self._run_span, self.run)
-        windows = windows.unfold(-1, self.size, self.stride)
-        return windows if rows.ndim == 1 else windows.permute(0, 2, 3, 1)
+        row, *rest = rows.stride()
+        heads, steps = [self.heads], [self.stride]
+        if self.together:
+            heads, steps = [self.heads // self.together, self.together], [self.run, self.stride]
+        shape = (*heads, self.size, *rows.shape[1:])
+        strides = (*(step * row for step in steps), row, *rest)
+        return rows.as_strided(shape, strides, rows.storage_offset() + self.start * row)
 
     @property
     def span(self) -> int:
