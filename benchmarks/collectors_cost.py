@@ -5,7 +5,7 @@
 One run of `ident train collect=paper`, writer included, in which two steps are measured and two are not, in turn, each
 timed by itself. Two processes that do the very same differ by some percent for as long as they live (by where their
 memory lies), and two blocks of ten steps by as much, which is more than what is looked for here. Of ten steps of which
-one is measured, one comes right behind it (it finds the cache taken) and eight do not: their times are put together so.
+one is measured, one comes right behind it (it finds the cache taken); eight are neither. The times are put together so.
 
 Then one measurement of all heads, all 16 columns of it, against a loop over layers and heads that somebody would write
 in numpy from the paper's formulas, in float64, for ρ, β, μ and drift alone, and with ρ, β and drift of the pairs with
