@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -45,7 +46,7 @@ class Observed:
     @property
     def finite(self) -> bool:
         """Whether all weights after the step are."""
-        return bool(trace(self.grams_after).isfinite().all())
+        return isfinite(trace(self.grams_after).sum())
 
     @cached_property
     def update(self) -> Pair:

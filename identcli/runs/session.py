@@ -275,10 +275,10 @@ class Session:
     def _measured(self, table: str, step: int, columns: dict[str, Any]) -> None:
         self.writer.add(table, step, **columns)
         if table == "heads":
-            medians = {column: float(np.median(columns[column])) for column in ("rho", "beta")}
-            self.loggers.log(step, {f"{columns['circuit']}/{name}": median for name, median in medians.items()})
+            rho, beta = np.median([columns["rho"], columns["beta"]], axis=1).tolist()
+            self.loggers.log(step, {f"{columns['circuit']}/rho": rho, f"{columns['circuit']}/beta": beta})
             if columns["circuit"] == "qk":
-                self.live.measured({"ρ": medians["rho"], "β": medians["beta"]})
+                self.live.measured({"ρ": rho, "β": beta})
 
     @torch.no_grad()
     def _probe(self) -> Tensor:

@@ -14,7 +14,8 @@ Result = TypeVar("Result")
 
 
 def side_by_side(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
-    """`work` of each part, in order. Each thread computes on one core and without gradients.
+    """`work` of each part, in order. Each thread computes on one core and without gradients; a single part is done by
+    the thread that asks.
 
     torch would give every operation to all cores; where one takes microseconds, they wait for each other longer than
     they work, and LAPACK on a small matrix is three times slower on two cores than on one.
@@ -24,10 +25,16 @@ def side_by_side(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[
         with torch.no_grad():  # threads don't inherit it
             return work(part)
 
-    threads = torch.get_num_threads()
+    parts, threads = list(parts), torch.get_num_threads()
     if threads == 1:
         return [alone(part) for part in parts]
-    return list(_pool(threads, os.getpid()).map(alone, parts))
+    if len(parts) > 1:
+        return list(_pool(threads, os.getpid()).map(alone, parts))
+    try:
+        torch.set_num_threads(1)
+        return [alone(part) for part in parts]
+    finally:
+        torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=1)

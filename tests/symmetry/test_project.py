@@ -7,8 +7,10 @@ from torch import Tensor
 from cases import CASES, GROUPS, Case, normal
 from identcli.architecture.groups import Group
 from identcli.symmetry.act import act
+from identcli.symmetry.charge import grams
 from identcli.symmetry.pair import Pair, augmented, gather, squared_norm
 from identcli.symmetry.project import (
+    WORTH_SHARING,
     project,
     spectra,
     unidentified_share,
@@ -80,6 +82,27 @@ def test_both_shares_at_once_where_the_pair_is_nearly_of_lower_rank(scale: float
     X = normal(3, 2, 6, 6, seed=4)
     null = Pair(X @ pair.A, -X.mT @ pair.B, X @ pair.a)
     torch.testing.assert_close(unidentified_shares(group, pair, null)[1], torch.ones(3, 2).double(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("pairs", [3, WORTH_SHARING // (2 * 32 * 32) + 1])
+def test_spectra_in_threads_are_those_of_one_pair_after_the_other(pairs: int) -> None:
+    """Few of them in the thread that asks, more in as many as torch has; a number that the threads don't divide."""
+    pair, threads = Pair(normal(pairs, 1, 32, 40), normal(pairs, 1, 32, 40, seed=1)), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        found = spectra(pair)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    for some in range(pairs):
+        for gram, values, vectors in zip(
+            grams(pair.layers(slice(some, some + 1))), found[::2], found[1::2], strict=True
+        ):
+            # A few roundings of a matrix of norm 1e2.
+            torch.testing.assert_close(
+                vectors[some] * values[some].unsqueeze(-2) @ vectors[some].mT, gram[0], rtol=0, atol=1e-11
+            )
+            torch.testing.assert_close(values[some], torch.linalg.eigvalsh(gram[0]), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.biased], ids=str)

@@ -38,6 +38,17 @@ def test_results_come_in_order_from_threads_of_one_core_without_gradients(thread
     assert later == [threads]
 
 
+def test_a_single_part_is_done_by_the_thread_that_asks_on_one_core(threads):
+    def work(part):
+        return part, torch.get_num_threads(), torch.is_grad_enabled(), threading.current_thread()
+
+    assert side_by_side(work, [7]) == [(7, 1, False, threading.current_thread())]
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(lambda part: 1 / part, [0])
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()
+
+
 def test_the_threads_stay():
     def who(_):
         time.sleep(0.01)
