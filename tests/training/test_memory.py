@@ -60,4 +60,5 @@ def test_what_a_step_frees_is_there_for_the_next():
         faults[word] = int(done.stdout)
     if faults["plain"] < 1000:
         pytest.skip("another C library, or pages so large that few faults are left")
-    assert faults["keep"] < faults["plain"] / 20, faults
+    # Of the 20 blocks that are counted one may find its place taken by something small, once, and get a new one.
+    assert faults["keep"] < faults["plain"] / 10, faults
