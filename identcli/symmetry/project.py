@@ -17,9 +17,9 @@ from identcli.symmetry.threads import side_by_side
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
 LEAST_CONDITION = 1e-8
 
-# Entries of matrices of which another core does its share sooner than it is there: for milliseconds after an operation
-# in all threads, theirs look for more work and keep the cores from any other. As much one way as the other on two cores
-# for 128 matrices of 32 × 32, 32 of 64 × 64, 8 of 128 × 128: 18 ms.
+# Entries of a batch up to which the thread that asks is done first: it seems that torch's threads, which look for more
+# work for a while after an operation on all cores, keep the cores from any other. On two cores both ways take 18 ms for
+# 128 matrices of 32 × 32, 32 of 64 × 64, 8 of 128 × 128.
 WORTH_SHARING = 128 * 32 * 32
 
 
@@ -45,7 +45,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     if matrices.numel() <= WORTH_SHARING:
         return side_by_side(torch.linalg.eigh, [matrices])[0]
     solved = side_by_side(torch.linalg.eigh, matrices.flatten(0, -3).chunk(torch.get_num_threads()))
-    values, vectors = (torch.cat(part) for part in zip(*solved, strict=True))
+    values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
     return values.view(matrices.shape[:-1]), vectors.view(matrices.shape)
 
 
