@@ -15,8 +15,9 @@ from identcli.runs.interruption import interruption
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
 
 
-def wait_for_the_signal():
+def wait_for_the_signal(ready=lambda: None):
     with interruption() as asked:
+        ready()  # a signal that comes before would end this process at once
         while not asked.asked:
             time.sleep(0.01)
     return "ended politely"
@@ -77,7 +78,7 @@ def test_it_ends_with_its_parent(tmp_path):
     middle = os.fork()
     if middle == 0:
         try:
-            apart(lambda: [os.kill(os.getppid(), signal.SIGKILL), file.write_text(wait_for_the_signal())])
+            apart(lambda: file.write_text(wait_for_the_signal(lambda: os.kill(os.getppid(), signal.SIGKILL))))
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1]) == -signal.SIGKILL
@@ -111,7 +112,7 @@ def test_a_cluster_that_requeues_this_process_lets_the_child_end(tmp_path):
     before = signal.signal(signal.SIGUSR2, leave)
     try:
         with pytest.raises(SystemExit):
-            apart(lambda: [os.kill(parent, signal.SIGUSR2), file.write_text(wait_for_the_signal())])
+            apart(lambda: file.write_text(wait_for_the_signal(lambda: os.kill(parent, signal.SIGUSR2))))
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert file.read_text() == "ended politely"
