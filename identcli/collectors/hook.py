@@ -27,9 +27,9 @@ from identcli.collectors.settings import StepSettings, read_settings
 from identcli.collectors.share import measure_share
 from identcli.collectors.spectrum import measure_spectrum
 from identcli.collectors.when import When, every
-from identcli.layouts.places import Layout, read
+from identcli.layouts.places import Layout, holds, read
 from identcli.symmetry.charge import Grams, charge
-from identcli.symmetry.pair import Pair, gather
+from identcli.symmetry.pair import Pair, gather, scatter
 
 # What is measured for each circuit: functions of one observed step, each giving columns (L, G).
 MEASUREMENTS: tuple[Callable[[Observed], dict[str, Tensor]], ...] = (
@@ -50,11 +50,12 @@ Rows = tuple[str, int, tuple[str, ...], dict[str, Tensor], dict[str, str]]
 
 
 class Left(NamedTuple):
-    """The weights that a step has left, which the next one finds unless somebody moves them, and the grams of each of
-    the parts in which they were measured."""
+    """The weights that a step has left, which the next one finds unless somebody moves them; the grams of each of the
+    parts in which they were measured, and the float64 of a lone part (of many it would be too much to keep)."""
 
     pair: Pair
-    grams: Sequence[Grams]
+    grams: Sequence[Grams | None] = ()
+    double: Pair | None = None
 
 
 class Measured(NamedTuple):
@@ -121,7 +122,7 @@ class Collector:
             circuit: charge(family.group, self._weights(circuit)().double())
             for circuit, family in self._families.items()
         }
-        self._pending: dict[Circuit, tuple[Read, Read | None, StepSettings]] = {}
+        self._pending: dict[Circuit, tuple[Read | Left, Read | None, StepSettings]] = {}
         self._left: dict[Circuit, Left] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -169,15 +170,15 @@ class Collector:
             return
         for circuit in self._families:
             settings = read_settings(self._optimizer, self._parameters, self._layout.tensors(circuit))
-            self._pending[circuit] = (self._weights(circuit), self._gradient(circuit, settings), settings)
+            before = self._still_left(circuit) or self._weights(circuit)
+            self._pending[circuit] = (before, self._gradient(circuit, settings), settings)
 
     def _after_step(self, *_: object) -> None:
         step, self._step = self._step, self._step + 1
         for circuit, (before, gradient, settings) in self._pending.items():
             stored_as = self._parameters[self._layout.tensors(circuit)[0]].dtype
-            family, start = self._families[circuit], self._start[circuit]
-            after, left = self._weights(circuit), self._left.pop(circuit, None)
-            work = partial(_measure, step, family, before, after, gradient, start, settings, stored_as, left)
+            family, start, after = self._families[circuit], self._start[circuit], self._weights(circuit)
+            work = partial(_measure, step, family, before, after, gradient, start, settings, stored_as)
             if self._beside:
                 self._beside.submit(work)
                 continue
@@ -186,6 +187,13 @@ class Collector:
             if measured.left and self.when(self._step):  # else it would be held for nothing
                 self._left[circuit] = measured.left
         self._pending.clear()
+
+    def _still_left(self, circuit: Circuit) -> Left | None:
+        """What the latest step that was measured left, unless somebody has moved the weights since."""
+        left = self._left.pop(circuit, None)
+        if left and holds(self._layout, self._parameters, scatter(self._families[circuit], left.pair)):
+            return left
+        return None
 
     def _weights(self, circuit: Circuit) -> Read:
         return self._read(circuit, self._parameters)
@@ -219,23 +227,22 @@ class Collector:
 def _measure(
     step: int,
     family: PairFamily,
-    before: Read,
+    before: Read | Left,
     after: Read,
     gradient: Read | None,
     start: Tensor,
     settings: StepSettings,
     stored_as: torch.dtype,
-    left: Left | None,
 ) -> Measured:
-    """Everything about one step of a circuit. `left`: what the latest step that was measured left."""
-    seen = after()
-    slope, earlier = gradient() if gradient else None, before()
+    """Everything about one step of a circuit."""
+    slope, seen = gradient() if gradient else None, after()
+    found = before if isinstance(before, Left) else Left(before())
     parts, grams, layers = [], [], some_layers(seen, LARGEST)
-    found = left.grams if left and _same(left.pair, earlier) else [None] * len(layers)
-    for some, known in zip(layers, found, strict=True):
-        pairs = [pair.layers(some).double() for pair in (earlier, seen)]
+    for some, known in zip(layers, found.grams or [None] * len(layers), strict=True):
+        begin = found.double or found.pair.layers(some).double()
+        end = seen.layers(some).double()
         followed = slope.layers(some).double() if slope and settings.plain else None
-        observed = Observed(family, pairs[0], pairs[1], followed, start[some], settings, stored_as, known)
+        observed = Observed(family, begin, end, followed, start[some], settings, stored_as, known)
         if not observed.finite:
             return Measured()
         grams.append(observed.grams_after)
@@ -245,8 +252,4 @@ def _measure(
     rows: list[Rows] = [("heads", step, ("layer", "head"), columns, {"circuit": family.circuit})]
     if family.circuit == "qk" and slope is not None:
         rows.append(("biases", step, ("layer",), measure_bias_gradients(slope.double()), {}))
-    return Measured(rows, Left(seen, grams))
-
-
-def _same(one: Pair, other: Pair) -> bool:
-    return torch.equal(one.A, other.A) and torch.equal(one.B, other.B)
+    return Measured(rows, Left(seen, grams, None if others else end))

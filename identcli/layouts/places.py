@@ -135,3 +135,14 @@ def write(layout: Layout, tensors: Mapping[str, Tensor], roles: Mapping[str, Ten
         for name, value in zip(layout.names(role), values, strict=True):
             view = layout.places[role].view(tensors[name])
             view.copy_(value.reshape(view.shape))
+
+
+@torch.no_grad()
+def holds(layout: Layout, tensors: Mapping[str, Tensor], roles: Mapping[str, Tensor]) -> bool:
+    """Whether the tensors still hold the roles that were read from them in their own dtype, number for number."""
+    for role, values in roles.items():
+        for name, value in zip(layout.names(role), values, strict=True):
+            view = layout.places[role].view(tensors[name])
+            if view.dtype != value.dtype or not torch.equal(value.reshape(view.shape), view.to(value.device)):
+                return False
+    return True

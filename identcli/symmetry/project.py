@@ -12,15 +12,17 @@ from torch import Tensor
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
 from identcli.symmetry.pair import Pair, augmented, null_energy, plain_rows, rotated_rows, squared_norm
-from identcli.symmetry.threads import side_by_side
+from identcli.symmetry.threads import hand_in_hand
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
 LEAST_CONDITION = 1e-8
 
-# Entries of a batch up to which the thread that asks is done first: it seems that torch's threads, which look for more
-# work for a while after an operation on all cores, keep the cores from any other. On two cores both ways take 18 ms for
-# 128 matrices of 32 × 32, 32 of 64 × 64, 8 of 128 × 128.
+# Entries of a batch up to which it isn't worth waking another thread: on two cores both ways take 18 ms for 128
+# matrices of 32 × 32, 32 of 64 × 64, 8 of 128 × 128.
 WORTH_SHARING = 128 * 32 * 32
+
+# Parts of a larger batch for each thread, so that one which begins late takes fewer.
+PARTS_A_THREAD = 4
 
 
 class Spectra(NamedTuple):
@@ -39,13 +41,13 @@ def spectra(pair: Pair, known: Grams | None = None) -> Spectra:
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a batch; on a CPU a share of it in each thread, since LAPACK is called for one matrix after the other."""
+    """Of a batch; on a CPU in parts, since LAPACK is called for one matrix after the other."""
     if matrices.device.type != "cpu":
         return torch.linalg.eigh(matrices)
     if matrices.numel() <= WORTH_SHARING:
-        return side_by_side(torch.linalg.eigh, [matrices])[0]
-    solved = side_by_side(torch.linalg.eigh, matrices.flatten(0, -3).chunk(torch.get_num_threads()))
-    values, vectors = (torch.cat(parts) for parts in zip(*solved, strict=True))
+        return hand_in_hand(torch.linalg.eigh, [matrices])[0]
+    parts = matrices.flatten(0, -3).chunk(PARTS_A_THREAD * torch.get_num_threads())
+    values, vectors = (torch.cat(of_parts) for of_parts in zip(*hand_in_hand(torch.linalg.eigh, parts), strict=True))
     return values.view(matrices.shape[:-1]), vectors.view(matrices.shape)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from threading import Barrier
 from typing import TypeVar
@@ -14,8 +14,7 @@ Result = TypeVar("Result")
 
 
 def side_by_side(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
-    """`work` of each part, in order. Each thread computes on one core and without gradients; a single part is done by
-    the thread that asks.
+    """`work` of each part, in order. Each thread computes on one core and without gradients.
 
     torch would give every operation to all cores; where one takes microseconds, they wait for each other longer than
     they work, and LAPACK on a small matrix is three times slower on two cores than on one.
@@ -25,16 +24,44 @@ def side_by_side(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[
         with torch.no_grad():  # threads don't inherit it
             return work(part)
 
-    parts, threads = list(parts), torch.get_num_threads()
+    threads = torch.get_num_threads()
     if threads == 1:
         return [alone(part) for part in parts]
-    if len(parts) > 1:
-        return list(_pool(threads, os.getpid()).map(alone, parts))
+    return list(_pool(threads, os.getpid()).map(alone, parts))
+
+
+def hand_in_hand(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
+    """`side_by_side` where the thread that asks works as well, and whoever is done takes the next part.
+
+    For work of milliseconds, which another thread may begin late: it seems that torch's own threads, which look for
+    more work for a while after an operation on all cores, keep the cores from it. A lone part waits for nobody.
+    """
+    parts, threads = list(parts), torch.get_num_threads()
+    if threads == 1:
+        return side_by_side(work, parts)
+    waiting = iter(enumerate(parts))  # Python takes the next of it in one go: no two threads get the same
+    done: dict[int, Result] = {}
+
+    def take() -> None:
+        try:
+            with torch.no_grad():
+                for place, part in waiting:
+                    done[place] = work(part)
+        except BaseException:
+            list(waiting)  # nobody begins another
+            raise
+
+    helpers = min(threads, len(parts)) - 1
+    helping = [_pool(threads, os.getpid()).submit(take) for _ in range(helpers)]
     try:
         torch.set_num_threads(1)
-        return [alone(part) for part in parts]
+        take()
     finally:
         torch.set_num_threads(threads)
+        wait(helping)
+    for each in helping:
+        each.result()
+    return [done[place] for place in range(len(parts))]
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ import torch
 
 from identcli.architecture.errors import UserError
 from identcli.architecture.pairs import Attention
-from identcli.collectors import attach, every, observed
+from identcli.collectors import attach, every, hook, observed
 from identcli.layouts.nanogpt import nanogpt
 from identcli.layouts.places import Layout, Place
 from identcli.models.gpt import GPT, GPTConfig
@@ -79,9 +79,13 @@ def test_every_column_equals_the_slow_twin(optimizer, circuit):
             assert abs(table[name][row] - value) <= 1e-9 * scale + 1e-13, (name, step, layer, head)
 
 
-def test_what_a_step_left_is_used_again_only_while_it_is_still_so(monkeypatch):
-    """The grams after a step are those before the next one, unless the weights were moved in between, even behind
-    autograd's back: then the rows are those of a collector that has never seen the step before."""
+@pytest.mark.parametrize("at_once", [hook.LARGEST, 1], ids=["all layers at once", "one layer at a time"])
+@pytest.mark.parametrize("moved", [None, "weight", "bias"])
+def test_what_a_step_left_is_used_again_only_while_it_is_still_so(moved, at_once, monkeypatch):
+    """The grams after a step are those before the next one, unless weights or biases were moved in between, even behind
+    autograd's back. The rows are always those of a collector that has never seen the step before."""
+    monkeypatch.setattr(hook, "LARGEST", at_once)
+    parts = 1 if at_once > 1 else CONFIG.n_layer
     computed = []
     grams = observed.grams
     monkeypatch.setattr(observed, "grams", lambda pair: computed.append(pair) or grams(pair))
@@ -93,12 +97,12 @@ def test_what_a_step_left_is_used_again_only_while_it_is_still_so(monkeypatch):
             if step == watched_from:
                 collector = attach(stepper, model.named_parameters(), nanogpt(CONFIG.attention), when=every(1))
                 computed.clear()
-            if step == 3:
-                model.transformer.h[0].attn.c_attn.weight.data.mul_(1.5)
+            if step == 3 and moved:
+                getattr(model.transformer.h[0].attn.c_attn, moved).data.mul_(1.5)
             stepper.step()
         rows.append({name: column[-4:] for name, column in collector.table("heads").items()})
         # Each step that is measured: its end, and its beginning where that is news.
-        assert len(computed) == {0: 4 + 2, 3: 1 + 1}[watched_from]
+        assert len(computed) == parts * {0: 4 + 1 + bool(moved), 3: 1 + 1}[watched_from]
     for name in set(rows[0]) - {"step", "charge_change"}:  # the second has another start
         np.testing.assert_array_equal(rows[0][name], rows[1][name], err_msg=name)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cases import attention, normal
 from identcli.architecture.errors import UserError
-from identcli.layouts.places import Layout, Place, read, write
+from identcli.layouts.places import Layout, Place, holds, read, write
 
 FACTS = attention(heads=4, kv_groups=2)  # 2 layers, E = 9, D = 6, C = 5
 H, G, E, D, C = 4, 2, 9, 6, 5
@@ -199,6 +199,30 @@ def test_what_is_read_is_a_copy_and_what_is_viewed_is_not(make: Make) -> None:
     place.view(tensors[name]).zero_()
     assert bool((read(layout, "qk", tensors)["W_K"][1] == 0).all())
     assert bool((read(layout, "qk", tensors)["W_Q"][1] != 0).all())
+
+
+@everywhere
+@pytest.mark.parametrize("circuit", ["qk", "ov"])
+def test_tensors_hold_what_was_read_until_one_entry_of_it_differs(make: Make, circuit: str) -> None:
+    layout, tensors = make()
+    roles = read(layout, circuit, tensors)
+    assert holds(layout, tensors, roles)
+    for role in roles:
+        for layer, name in enumerate(layout.names(role)):
+            view = layout.places[role].view(tensors[name])
+            last = (-1,) * view.ndim
+            kept = view[last].clone()
+            view[last] = torch.nextafter(kept, kept + 1)
+            assert not holds(layout, tensors, roles), (role, layer)
+            view[last] = kept
+            assert holds(layout, tensors, roles)
+
+
+def test_tensors_of_another_type_hold_nothing_that_was_read() -> None:
+    layout, tensors = separate()
+    tensors = {name: tensor.round() for name, tensor in tensors.items()}
+    roles = read(layout, "qk", tensors)
+    assert not holds(layout, {name: tensor.float() for name, tensor in tensors.items()}, roles)
 
 
 def test_writing_rounds_to_the_type_of_the_tensor() -> None:
