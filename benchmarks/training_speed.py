@@ -28,8 +28,8 @@ class Turn(NamedTuple):
 
 
 TURNS = {
-    "demo": Turn(steps=20, blocks=6, rounds=4, goal=1.1),
-    "cpu": Turn(steps=4, blocks=5, rounds=3, goal=1.0),
+    "demo": Turn(steps=20, blocks=4, rounds=8, goal=1.1),
+    "cpu": Turn(steps=4, blocks=4, rounds=5, goal=1.0),
     "paper": Turn(steps=1, blocks=2, rounds=2, goal=1.7),
     "tiny": Turn(steps=2, blocks=2, rounds=1, goal=None),
 }

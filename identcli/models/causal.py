@@ -9,6 +9,7 @@ torch's.
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class _Short(torch.autograd.Function):
         size = width // (3 * heads)
         parts = _sequences(qkv, heads).transpose(0, 1).reshape(3, batch * heads, length, size)
         q, k, v = parts
-        P = torch.baddbmm(_future(qkv, length), q, k.mT, alpha=1 / math.sqrt(size))
+        P = torch.baddbmm(_future(length, qkv.dtype), q, k.mT, alpha=1 / math.sqrt(size))
         torch.softmax(P, -1, out=P)
         ctx.save_for_backward(parts, P)
         return torch.bmm(P, v).view(batch, heads, length, size).transpose(1, 2).flatten(2)
@@ -84,7 +85,7 @@ class _Dropping(torch.autograd.Function):
         batch, length, width = qkv.shape
         y = qkv.new_empty(batch, length, heads, width // (3 * heads))
         least, scale = threshold(p)
-        of, future = _sequences(qkv, heads), _future(qkv, QUERIES)
+        of, future = _sequences(qkv, heads), _future(QUERIES, qkv.dtype)
         scores = sum(heads * (rows.stop - rows.start) * rows.stop for rows in _blocks(length))
         probabilities = qkv.new_empty(batch, scores)
         started_by = seeds(batch)
@@ -158,9 +159,10 @@ def _of_blocks(heads: int, length: int, *flat: Tensor) -> Iterator[tuple[Any, ..
         start += math.prod(shape)
 
 
-def _future(like: Tensor, length: int) -> Tensor:
-    """−∞ for the keys after the query, among so many positions; 0 for the others."""
-    return like.new_full((length, length), -math.inf).triu(1)
+@lru_cache(maxsize=2)
+def _future(length: int, dtype: torch.dtype) -> Tensor:
+    """−∞ for the keys after the query, among so many positions; 0 for the others. Not to be written to."""
+    return torch.full((length, length), -math.inf, dtype=dtype, device="cpu").triu(1)
 
 
 def _softmax(q: Tensor, k: Tensor, future: Tensor, out: Tensor) -> None:

@@ -125,8 +125,7 @@ class Transformer(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.drop(self.wte(tokens) + self.wpe(positions))
+        x = self.drop(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]])
         for block in self.h:
             x = block(x)
         return self.ln_f(x)

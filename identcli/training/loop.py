@@ -126,7 +126,8 @@ def _gradient(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def gradient(micro_batches: Sequence[Batch]) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         own = [(parallel.share(inputs), parallel.share(targets)) for inputs, targets in micro_batches]
         parts = [part for batch in own for part in parts_of(*batch, precision, weight=1 / len(own))]
         total = parallel.average(parameters, backward(model, parameters, parts, precision))

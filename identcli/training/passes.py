@@ -72,7 +72,7 @@ def _loss(model: Loss, part: Part, precision: Precision) -> Tensor:
     inputs, targets, weight = part
     with precision.autocast():
         _, loss = model(inputs, targets)
-    return loss * weight
+    return loss if weight == 1 else loss * weight
 
 
 def _cores(parts: Sequence[Part], precision: Precision) -> int:
