@@ -32,7 +32,7 @@ from identcli.training.memory import keep_freed_memory
 
 # Steps in turn, and whether they are measured. The second of two that are knows the Gram matrices from the first.
 STEPS = {"behind": False, "not": False, "measured": True, "again": True}
-TURNS = {"demo": 200, "cpu": 150, "tiny": 2}
+TURNS = {"demo": 400, "cpu": 150, "tiny": 2}
 WORDS = ["collect=paper"]
 MOST = {("demo", "every 10 steps"): 1.02, ("cpu", "every 10 steps"): 1.02, ("cpu", "every step"): 1.15}
 
