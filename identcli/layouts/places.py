@@ -6,7 +6,7 @@ b_Q, b_K, b_V (heads, D).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -39,16 +39,8 @@ class Place:
         With runs the heads' axis is two: (heads / together, together, size, E), since one stride can't reach them all.
         Writing to the view writes to the tensor.
         """
-        rows = tensor if self.axis == 0 else tensor.transpose(0, 1)
-        if rows.shape[0] < self.start + self.span:
-            raise UserError(f"{self.name}: has {rows.shape[0]} rows, the layout needs {self.start + self.span}")
-        row, *rest = rows.stride()
-        heads, steps = [self.heads], [self.stride]
-        if self.together:
-            heads, steps = [self.heads // self.together, self.together], [self.run, self.stride]
-        shape = (*heads, self.size, *rows.shape[1:])
-        strides = (*(step * row for step in steps), row, *rest)
-        return rows.as_strided(shape, strides, rows.storage_offset() + self.start * row)
+        shape, strides, first = _seen(self, tensor.shape, tensor.stride())
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + first)
 
     @property
     def span(self) -> int:
@@ -60,6 +52,19 @@ class Place:
     @property
     def _run_span(self) -> int:
         return (self.together - 1) * self.stride + self.size
+
+
+@lru_cache(maxsize=None)
+def _seen(place: Place, shape: torch.Size, strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape and strides of the view of a tensor with these, and its first entry."""
+    count, *width = shape if place.axis == 0 else reversed(shape)
+    row, *rest = strides if place.axis == 0 else reversed(strides)
+    if count < place.start + place.span:
+        raise UserError(f"{place.name}: has {count} rows, the layout needs {place.start + place.span}")
+    heads, steps = [place.heads], [place.stride]
+    if place.together:
+        heads, steps = [place.heads // place.together, place.together], [place.run, place.stride]
+    return (*heads, place.size, *width), (*(step * row for step in steps), row, *rest), place.start * row
 
 
 @dataclass(frozen=True)
