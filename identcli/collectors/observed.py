@@ -94,14 +94,16 @@ class Observed:
         group = self.family.group
         if group.rotary or pair.a is None:
             return charge(group, augmented(group, biases_alone(pair)))
-        return (pair.a @ pair.a.mT).flatten(-2)  # the same; b has no part in a pair without rotary positions
+        # The same; b has no part in a pair without rotary positions.
+        outer = pair.a * pair.a.mT if pair.a.shape[-1] == 1 else pair.a @ pair.a.mT
+        return outer.flatten(-2)
 
     @cached_property
     def floors(self) -> Floors:
         """What rounding of the weights after the step gives. Some layers at a time: the passes over their weights then
         find them in the cache."""
-        parts = [self._floors(some) for some in some_layers(self.after, IN_THE_CACHE)]
-        return Floors(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        first, *others = (self._floors(some) for some in some_layers(self.after, IN_THE_CACHE))
+        return Floors(*(torch.cat(part) for part in zip(first, *others, strict=True))) if others else first
 
     def _floors(self, some: slice) -> Floors:
         pair = self.after.layers(some)

@@ -28,7 +28,8 @@ class Pair(NamedTuple):
 
     def layers(self, some: slice) -> "Pair":
         """The pairs of some layers, along the first axis; no copy."""
-        return self.each(lambda part: part[some])
+        everything = some.start == 0 and some.stop >= self.A.shape[0]
+        return self if everything else self.each(lambda part: part[some])
 
     def double(self) -> "Pair":
         """In float64, in which everything is computed."""
@@ -132,4 +133,4 @@ def rotated_rows(group: Group, matrix: Tensor) -> Tensor:
 
 def plain_rows(group: Group, matrix: Tensor) -> Tensor:
     """The rows (…, D − rotary, columns) that no position rotates."""
-    return matrix[..., group.rotary :, :]
+    return matrix[..., group.rotary :, :] if group.rotary else matrix

@@ -31,10 +31,14 @@ def charge_floor(group: Group, pair: Pair, variance: Pair) -> Tensor:
     With independent errors of variance v_ie on W_ie, E‖δ(WWᵀ)‖² = 2 Σ_e (Σ_i v_ie)(Σ_j W_je²) + 2 Σ_ie v_ie W_ie² to
     first order, summed over A and B; a rotated pair of rows has E δ(|u|²)² = 4 Σ v W² over its two rows.
     """
-    total = pair.A.new_zeros(pair.A.shape[:-2])
-    for W, v in ((pair.A, variance.A), (pair.B, variance.B)):
-        squares = W.square()
-        total = total + 2 * (plain_rows(group, v).sum(-2) * plain_rows(group, squares).sum(-2)).sum(-1)
-        both = squares.mul_(v).sum(-1)
-        total = total + 4 * both[..., : group.rotary].sum(-1) + 2 * both[..., group.rotary :].sum(-1)
-    return total.sqrt()
+    of_A, of_B = (_change_of_charge(group, W, v) for W, v in ((pair.A, variance.A), (pair.B, variance.B)))
+    return (of_A + of_B).sqrt()
+
+
+def _change_of_charge(group: Group, W: Tensor, v: Tensor) -> Tensor:
+    squares = W.square()
+    common = (plain_rows(group, v).sum(-2) * plain_rows(group, squares).sum(-2)).sum(-1)
+    alone = squares.mul_(v).sum(-1)
+    if group.rotary:
+        common = common + alone[..., : group.rotary].sum(-1)
+    return 2 * (common + alone.sum(-1))
