@@ -11,7 +11,7 @@ from torch import Tensor
 from identcli.architecture.pairs import PairFamily
 from identcli.collectors.settings import StepSettings
 from identcli.symmetry.charge import Grams, charge, grams, trace
-from identcli.symmetry.pair import Pair, augmented, biases_alone, difference
+from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, outer
 from identcli.symmetry.project import Spectra, spectra
 from identcli.symmetry.rounding import charge_floor, rounding_variance, share_floor
 
@@ -94,9 +94,7 @@ class Observed:
         group = self.family.group
         if group.rotary or pair.a is None:
             return charge(group, augmented(group, biases_alone(pair)))
-        # The same; b has no part in a pair without rotary positions.
-        outer = pair.a * pair.a.mT if pair.a.shape[-1] == 1 else pair.a @ pair.a.mT
-        return outer.flatten(-2)
+        return outer(pair.a, pair.a).flatten(-2)  # the same; b has no part in a pair without rotary positions
 
     @cached_property
     def floors(self) -> Floors:

@@ -125,6 +125,11 @@ def difference(after: Pair, before: Pair) -> Pair:
     return Pair(after.A - before.A, after.B - before.B, a, b)
 
 
+def outer(columns: Tensor, others: Tensor) -> Tensor:
+    """The sum of the outer products of some columns (…, D, m) with as many others, (…, D, D)."""
+    return columns * others.mT if columns.shape[-1] == 1 else columns @ others.mT  # half the time for small D
+
+
 def rotated_rows(group: Group, matrix: Tensor) -> Tensor:
     """Rows of each rotated pair as one complex row: (…, rotary/2, columns) = M[a] + i·M[b]."""
     first, second = zip(*group.pairs, strict=True)

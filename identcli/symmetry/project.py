@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identcli.architecture.groups import Group
 from identcli.symmetry.charge import Grams, grams
-from identcli.symmetry.pair import Pair, augmented, null_energy, plain_rows, rotated_rows, squared_norm
+from identcli.symmetry.pair import Pair, augmented, null_energy, outer, plain_rows, rotated_rows, squared_norm
 from identcli.symmetry.threads import hand_in_hand
 
 # Below this ratio of the least to the largest eigenvalue the short way to ρ with biases could lose half the digits.
@@ -108,9 +108,12 @@ def _inverse(known: Spectra) -> Tensor:
     """1 / (q_i + p_j), (…, D, D), by which the solution is R where P and Q are diagonal; 0 where nothing moves."""
     p, q = known.values_a, known.values_b
     weight = q.unsqueeze(-1) + p.unsqueeze(-2)
+    inverse = weight.reciprocal()
     # Eigenvalues carry an error of about D·ε times the largest one; a sum below that is a direction that moves nothing.
     least = p.shape[-1] * torch.finfo(p.dtype).eps * (p[..., -1] + q[..., -1])
-    return torch.where(weight > least[..., None, None], weight.reciprocal(), 0)
+    if (p[..., 0] + q[..., 0] > least).all():
+        return inverse
+    return torch.where(weight > least[..., None, None], inverse, 0)
 
 
 def _energy(R: Tensor, inverse: Tensor) -> Tensor:
@@ -163,14 +166,15 @@ def unidentified_shares(
 
 def _bordered_energy(R: Tensor, alpha: Tensor, moved: Tensor, inverse: Tensor) -> Tensor:
     """R of the weights, the bias columns (…, D, m) and their update, each in the eigenbases."""
-    Y = (R + moved @ alpha.mT) * inverse
-    X = Y - _inner(inverse, alpha, Y @ alpha) @ alpha.mT * inverse
+    Y = (R + outer(moved, alpha)) * inverse
+    Xa = _inner(inverse, alpha, Y @ alpha)
+    X = Y - outer(Xa, alpha) * inverse
     # As above a sum of positive terms: ⟨X, X (P + aaᵀ) + Q X⟩.
-    return (X.square() / inverse).sum((-2, -1)) + (X @ alpha).square().sum((-2, -1))
+    return (X.square() / inverse).sum((-2, -1)) + Xa.square().sum((-2, -1))
 
 
 def _inner(inverse: Tensor, alpha: Tensor, values: Tensor) -> Tensor:
-    """(1 + αᵀ diag(1/weight_i) α)⁻¹ times the values (…, D, m) of each row i."""
+    """Xα: (1 + αᵀ diag(1/weight_i) α)⁻¹ times the values (…, D, m), which are Yα, of each row i."""
     columns = alpha.shape[-1]
     if columns == 1:
         return values / (1 + inverse @ alpha.square())
