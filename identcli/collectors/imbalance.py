@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from identcli.collectors.observed import Observed
-from identcli.symmetry.charge import trace
 
 
 def measure_imbalance(step: Observed) -> dict[str, Tensor]:
@@ -18,7 +17,7 @@ def measure_imbalance(step: Observed) -> dict[str, Tensor]:
     start = torch.where(start > 0, start, torch.nan)
     return {
         "beta": _norm(step.charge_after),
-        "tau": trace(step.grams_after),
+        "tau": step.trace_after,
         "drift": _norm(step.charge_after - step.charge_before),
         "charge_change": _norm(step.charge_after - step.start) / start,
         "beta_bias": _norm(step.augmented_charge_after),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,16 +12,9 @@ from identcli.collectors.settings import StepSettings
 from identcli.symmetry.charge import Grams, charge, grams, trace
 from identcli.symmetry.pair import Pair, augmented, biases_alone, difference, outer
 from identcli.symmetry.project import Spectra, spectra
-from identcli.symmetry.rounding import charge_floor, rounding_variance, share_floor
+from identcli.symmetry.rounding import Floors, floors
 
 IN_THE_CACHE = 1 << 20  # bytes
-
-
-class Floors(NamedTuple):
-    """The ρ and the drift (L, G) of an update that is nothing but rounding."""
-
-    share: Tensor
-    drift: Tensor
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class Observed:
     @property
     def finite(self) -> bool:
         """Whether all weights after the step are."""
-        return isfinite(trace(self.grams_after).sum())
+        return isfinite(self.trace_after.sum())
 
     @cached_property
     def update(self) -> Pair:
@@ -73,6 +65,10 @@ class Observed:
     def grams_after(self) -> Grams:
         """The same after the step."""
         return grams(self.after)
+
+    @cached_property
+    def trace_after(self) -> Tensor:
+        return trace(self.grams_after)
 
     @cached_property
     def charge_before(self) -> Tensor:
@@ -104,10 +100,7 @@ class Observed:
         return Floors(*(torch.cat(part) for part in zip(first, *others, strict=True))) if others else first
 
     def _floors(self, some: slice) -> Floors:
-        pair = self.after.layers(some)
-        variance = Pair(rounding_variance(pair.A, self.stored_as), rounding_variance(pair.B, self.stored_as))
-        share = share_floor(variance, self.family.isotropic_share, self.update_energy[some])
-        return Floors(share, charge_floor(self.family.group, pair, variance))
+        return floors(self.family, self.after.layers(some), self.stored_as, self.update_energy[some])
 
 
 def some_layers(pair: Pair, most_bytes: int) -> list[slice]:

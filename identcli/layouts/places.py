@@ -6,7 +6,7 @@ b_Q, b_K, b_V (heads, D).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class Place:
         return (self.together - 1) * self.stride + self.size
 
 
-@lru_cache(maxsize=None)
+@cache
 def _seen(place: Place, shape: torch.Size, strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape and strides of the view of a tensor with these, and its first entry."""
     count, *width = shape if place.axis == 0 else reversed(shape)

@@ -110,7 +110,7 @@ def null_energy(group: Group, update: Pair) -> Tensor:
     """Squared norm (…) of the part of a key-bias update that no output ever sees: its unrotated rows (4.7.1)."""
     if update.b is None:
         return update.A.new_zeros(update.A.shape[:-2])
-    return update.b[..., group.rotary :, :].square().sum((-2, -1))
+    return plain_rows(group, update.b).square().sum((-2, -1))
 
 
 def squared_norm(pair: Pair) -> Tensor:

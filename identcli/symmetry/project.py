@@ -100,20 +100,22 @@ def _overlap(pair: Pair, update: Pair) -> Tensor:
 
 def _project_plain(R: Tensor, known: Spectra) -> tuple[Tensor, Tensor]:
     R = known.vectors_b.mT @ R @ known.vectors_a
-    inverse = _inverse(known)
+    inverse, _ = _inverse(known)
     return known.vectors_b @ (R * inverse) @ known.vectors_a.mT, _energy(R, inverse)
 
 
-def _inverse(known: Spectra) -> Tensor:
-    """1 / (q_i + p_j), (…, D, D), by which the solution is R where P and Q are diagonal; 0 where nothing moves."""
+def _inverse(known: Spectra) -> tuple[Tensor, Tensor]:
+    """1 / (q_i + p_j), (…, D, D), by which the solution is R where P and Q are diagonal; 0 where nothing moves. And the
+    ratio (…) of the least to the largest of these sums."""
     p, q = known.values_a, known.values_b
     weight = q.unsqueeze(-1) + p.unsqueeze(-2)
+    ratio = weight[..., 0, 0] / weight[..., -1, -1]
     inverse = weight.reciprocal()
     # Eigenvalues carry an error of about D·ε times the largest one; a sum below that is a direction that moves nothing.
-    least = p.shape[-1] * torch.finfo(p.dtype).eps * (p[..., -1] + q[..., -1])
-    if (p[..., 0] + q[..., 0] > least).all():
-        return inverse
-    return torch.where(weight > least[..., None, None], inverse, 0)
+    least = p.shape[-1] * torch.finfo(p.dtype).eps
+    if not (ratio > least).all():
+        inverse = torch.where(weight > least * weight[..., -1:, -1:], inverse, 0)
+    return inverse, ratio
 
 
 def _energy(R: Tensor, inverse: Tensor) -> Tensor:
@@ -149,12 +151,10 @@ def unidentified_shares(
         return unidentified_share(group, pair, update, known), unidentified_share_with_biases(group, pair, update)
     known = known or spectra(pair)
     R = known.vectors_b.mT @ _overlap(pair, update) @ known.vectors_a
-    inverse = _inverse(known)
+    inverse, ratio = _inverse(known)
     energy = augmented_energy = _energy(R, inverse)
     if pair.a is not None and update.a is not None:
-        least = known.values_a[..., 0] + known.values_b[..., 0]
-        largest = known.values_a[..., -1] + known.values_b[..., -1]
-        if (least > LEAST_CONDITION * largest).all():
+        if (ratio > LEAST_CONDITION).all():
             augmented_energy = _bordered_energy(R, known.vectors_a.mT @ pair.a, known.vectors_b.mT @ update.a, inverse)
         else:
             augmented_energy = project(group, augmented(group, pair), augmented(group, update)).energy
