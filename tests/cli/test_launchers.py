@@ -1,5 +1,6 @@
 """Submitit: jobs on this machine, and on a Slurm whose commands are stand-ins (tests/slurm)."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -111,7 +112,11 @@ def parent_of(pid):
 
 
 def children_of(pid):
-    return [int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def test_processes_and_tasks_must_fit_together():

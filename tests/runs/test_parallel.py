@@ -195,10 +195,17 @@ def once_it_trains(folder, patience_s=60):
 
 def children():
     """Forks of this process; what joblib keeps beside it runs another command."""
-    tasks = Path("/proc/self/task").iterdir()
-    found = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    own = Path("/proc/self/cmdline").read_bytes()
-    return [child for child in found if Path(f"/proc/{child}/cmdline").read_bytes() == own]
+    found = [int(child) for task in Path("/proc/self/task").iterdir() for child in read(task / "children").split()]
+    own = read(Path("/proc/self/cmdline"))
+    return [child for child in found if read(Path(f"/proc/{child}/cmdline")) == own]
+
+
+def read(file):
+    """Nothing where the thread or the process has ended since it was listed."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def same_but_for_rounding(one, two):
