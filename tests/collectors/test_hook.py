@@ -107,6 +107,24 @@ def test_what_a_step_left_is_used_again_only_while_it_is_still_so(moved, at_once
         np.testing.assert_array_equal(rows[0][name], rows[1][name], err_msg=name)
 
 
+@pytest.mark.parametrize(("module", "most"), [(hook, "LARGEST"), (observed, "IN_THE_CACHE")])
+def test_some_layers_at_a_time_give_what_all_at_once_give(module, most, monkeypatch):
+    tables = []
+    for at_once in (getattr(module, most), 1):
+        monkeypatch.setattr(module, most, at_once)
+        model, stepper = make(ADAMW)
+        collector = attach(stepper, model.named_parameters(), nanogpt(CONFIG.attention), when=every(1))
+        for step in range(2):
+            backward(model, step)
+            stepper.step()
+        tables.append(collector.table("heads"))
+    whole, parts = tables
+    assert parts["layer"].tolist() == [0, 0, 1, 1] * 2
+    for name in whole.keys() - {"circuit"}:
+        # Float64 sums in another order at most: 1e-16 times the condition of a difference of charges, 1e4 here.
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-11, err_msg=name)
+
+
 def test_prediction_is_exact_for_sgd_and_absent_otherwise():
     # In float64 the identity of theory 15 holds to rounding: some 1e-16 of |C| ~ 1, against drifts from 1e-8 on.
     for optimizer in (SGD, DECAYING):

@@ -11,6 +11,7 @@ from identcli.symmetry.pair import (
     difference,
     gather,
     null_energy,
+    outer,
     plain_rows,
     rotated_rows,
     scatter,
@@ -118,6 +119,20 @@ def test_differences_are_taken_place_by_place() -> None:
         assert torch.equal(result, x - y)
     assert difference(after._replace(a=None), before).a is None
     assert difference(after, before._replace(b=None)).b is None
+
+
+def test_some_layers_are_those_layers_alone() -> None:
+    pair = Pair(normal(3, 2, 4), normal(3, 2, 5, seed=1), normal(3, 2, 1, seed=2))
+    for some in (slice(0, 1), slice(1, 3), slice(2, 9), slice(0, 3), slice(0, 9)):
+        part = pair.layers(some)
+        assert all(torch.equal(x, y[some]) for x, y in zip(part[:3], pair[:3], strict=True))
+        assert part.b is None
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_outer_products_are_summed_over_the_columns(columns: int) -> None:
+    x, y = normal(2, 4, columns), normal(2, 4, columns, seed=1)
+    torch.testing.assert_close(outer(x, y), torch.einsum("bim,bjm->bij", x, y), rtol=0, atol=1e-14)  # 3 terms of 10
 
 
 def test_rotated_and_plain_rows_make_up_the_matrix() -> None:

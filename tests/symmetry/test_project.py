@@ -66,6 +66,16 @@ def test_both_shares_at_once_are_the_two(case: Case) -> None:
     torch.testing.assert_close(biased, unidentified_share_with_biases(case.group, pair, update), rtol=CLOSE, atol=0)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_both_shares_at_once_with_several_query_biases(columns: int) -> None:
+    """As many columns as heads share a key; the short way is taken up to a quarter of D."""
+    group = Group(12)
+    pair = Pair(normal(2, 12, 20, seed=1), normal(2, 12, 20, seed=2), normal(2, 12, columns, seed=3))
+    update = random_update(pair)
+    _, biased = unidentified_shares(group, pair, update)
+    torch.testing.assert_close(biased, unidentified_share_with_biases(group, pair, update), rtol=CLOSE, atol=0)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-9, 0.0])
 def test_both_shares_at_once_where_the_pair_is_nearly_of_lower_rank(scale: float) -> None:
     """A row of A and of B shrunk by `scale`, a bias along it: then only the bias keeps that direction alive, and below

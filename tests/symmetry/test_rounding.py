@@ -10,7 +10,7 @@ from identcli.architecture.groups import Group
 from identcli.symmetry.charge import charge
 from identcli.symmetry.pair import Pair, difference, squared_norm
 from identcli.symmetry.project import project, unidentified_share
-from identcli.symmetry.rounding import charge_floor, rounding_variance, share_floor
+from identcli.symmetry.rounding import charge_floor, floors, rounding_variance, share_floor
 
 WEIGHTS = 10.0 ** torch.linspace(-6, 6, 500, dtype=torch.float64) * torch.tensor(
     [1.0, -1.0], dtype=torch.float64
@@ -144,3 +144,17 @@ def test_floors_of_a_batch_are_those_of_its_pairs(name: str) -> None:
     for i in range(3):
         alone = charge_floor(GROUPS[name], Pair(pair.A[i], pair.B[i]), Pair(variance.A[i], variance.B[i]))
         assert float(fast[i]) == pytest.approx(float(alone), rel=1e-14)  # the same sums
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_both_floors_at_once_are_the_two(name: str, dtype: torch.dtype) -> None:
+    family = attention(4, 2, positions=name).pair("qk")
+    pair = Pair(rounded(normal(3, 2, 6, 18), dtype), rounded(normal(3, 2, 6, 9, seed=1), dtype))
+    energy = normal(3, 2, seed=2).square()
+    variance = variances(pair, dtype)
+    both = floors(family, pair, dtype, energy)
+    # The same sums of positive numbers, in another order.
+    share = share_floor(variance, family.isotropic_share, energy)
+    torch.testing.assert_close(both.share, share, rtol=1e-14, atol=0)
+    torch.testing.assert_close(both.drift, charge_floor(family.group, pair, variance), rtol=1e-14, atol=0)
