@@ -55,10 +55,13 @@ class Place:
 
 
 @cache
-def _seen(place: Place, shape: torch.Size, strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _seen(
+    place: Place, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape and strides of the view of a tensor with these, and its first entry."""
-    count, *width = shape if place.axis == 0 else reversed(shape)
-    row, *rest = strides if place.axis == 0 else reversed(strides)
+    if place.axis == 1:
+        shape, strides = (shape[1], shape[0]), (strides[1], strides[0])
+    (count, *width), (row, *rest) = shape, strides
     if count < place.start + place.span:
         raise UserError(f"{place.name}: has {count} rows, the layout needs {place.start + place.span}")
     heads, steps = [place.heads], [place.stride]

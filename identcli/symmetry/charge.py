@@ -43,9 +43,8 @@ def charge(group: Group, pair: Pair, known: Grams | None = None) -> Tensor:
     if group.plain:
         if known is None:
             known = grams(Pair(plain_rows(group, pair.A), plain_rows(group, pair.B)))
-        C = known.of_A - known.of_B
         rest = slice(-group.plain, None)
-        parts.append((C[..., rest, rest] if group.rotary else C).flatten(-2))
+        parts.append((known.of_A - known.of_B)[..., rest, rest].flatten(-2))
     return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
 

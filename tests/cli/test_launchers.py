@@ -1,6 +1,5 @@
 """Submitit: jobs on this machine, and on a Slurm whose commands are stand-ins (tests/slurm)."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from identcli.config.errors import ConfigErrors
 from identcli.config.preflight import many
 from identcli.runs.listing import rows
 from identcli.store import events, metrics, record
+from processes import children_of
 
 pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
 
@@ -109,14 +109,6 @@ def tasks_of(pid):
 
 def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def children_of(pid):
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
 
 
 def test_processes_and_tasks_must_fit_together():

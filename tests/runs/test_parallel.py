@@ -19,6 +19,7 @@ from identcli.cli.app import answer
 from identcli.runs.listing import rows
 from identcli.runs.session import prepare
 from identcli.store import checkpoints, events, metrics, record
+from processes import children_of, told
 
 SMALL = [
     "data=markov",
@@ -195,17 +196,8 @@ def once_it_trains(folder, patience_s=60):
 
 def children():
     """Forks of this process; what joblib keeps beside it runs another command."""
-    found = [int(child) for task in Path("/proc/self/task").iterdir() for child in read(task / "children").split()]
-    own = read(Path("/proc/self/cmdline"))
-    return [child for child in found if read(Path(f"/proc/{child}/cmdline")) == own]
-
-
-def read(file):
-    """Nothing where the thread or the process has ended since it was listed."""
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    own = told(Path("/proc/self/cmdline"))
+    return [child for child in children_of("self") if told(Path(f"/proc/{child}/cmdline")) == own]
 
 
 def same_but_for_rounding(one, two):
