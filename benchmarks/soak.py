@@ -2,6 +2,7 @@
 
     python -m benchmarks.soak                 # 50 points of 20 steps, 30 kills
     python -m benchmarks.soak --points 10 --kills 5 --seed 3
+    python -m benchmarks.soak --launcher joblib
 
 At random instants a kill -9 hits the process of a point, a worker of the launcher, or the launching process itself;
 what ends early is resumed with `ident sweep --resume`. At the end every point must be finished, with each row of its
@@ -35,11 +36,12 @@ def main() -> int:
     options.add_argument("--points", type=int, default=50)
     options.add_argument("--kills", type=int, default=30)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--launcher", choices=("local", "joblib"), default="local")
     asked = options.parse_args()
     draw, began = random.Random(asked.seed), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         sweep = Path(place) / "outputs/sweep1"
-        launches, kills = soak(sweep, asked.points, asked.kills, draw)
+        launches, kills = soak(sweep, asked.points, asked.kills, draw, asked.launcher)
         wrong = check(sweep, asked.points)
     took = time.monotonic() - began
     hits = ", ".join(f"{count} {target}" for target, count in sorted(kills.items()))
@@ -48,9 +50,9 @@ def main() -> int:
     return int(bool(wrong))
 
 
-def soak(sweep: Path, points: int, kills: int, draw: random.Random) -> tuple[int, Counter[str]]:
+def soak(sweep: Path, points: int, kills: int, draw: random.Random, launcher: str) -> tuple[int, Counter[str]]:
     """Launch and resume until all is finished; how often it was launched, and what was killed."""
-    words = [*SMALL, f"seed=range(0,{points})", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    words = [*SMALL, f"seed=range(0,{points})", f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=2"]
     done: Counter[str] = Counter()
     launches = 0
     while True:

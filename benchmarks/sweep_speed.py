@@ -1,8 +1,8 @@
 """A sweep of eight demo points, two at a time with a core each, against the same points one after the other with both.
 
-    python -m benchmarks.sweep_speed [--points 8 --steps 500 --blocks 1]
+    python -m benchmarks.sweep_speed [--points 8 --steps 500 --blocks 2]
 
-Whole commands in turn: `hydra/launcher=basic threads=2` and `hydra/launcher=joblib hydra.launcher.n_jobs=2 threads=1`.
+Whole commands in turn: `hydra/launcher=basic threads=2` and `hydra/launcher=local hydra.launcher.n_jobs=2 threads=1`.
 Beside each stands the sum of its runs' own time (elapsed_s of status.json); what a sweep takes beyond that sum, divided
 by how many run at once, is start: Python, torch, composing, launching, and waiting for the last point alone.
 """
@@ -19,7 +19,7 @@ from benchmarks.turns import Comparison, Goal, Record, ident, in_turn, options, 
 
 LAUNCHERS = {
     "one after the other": ["hydra/launcher=basic", "threads=2"],
-    "two at a time": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "threads=1"],
+    "two at a time": ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "threads=1"],
 }
 AT_ONCE = {"one after the other": 1, "two at a time": 2}
 TINY = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=8", "batch_size=2", "eval.batches=1"]
@@ -27,7 +27,7 @@ TINY = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_siz
 
 def main(words: Sequence[str] | None = None) -> Path | None:
     parser = options(__doc__, threads=False)
-    for name, default in (("points", 8), ("steps", 500), ("blocks", 1)):
+    for name, default in (("points", 8), ("steps", 500), ("blocks", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args(words)
     if asked.quick:

@@ -35,7 +35,7 @@ def sweep(
     \b
     Examples:
       ident sweep optimizer=sgd lr=0.5,0.25
-      ident sweep case=sgd,adamw seed=1,2,3 hydra/launcher=joblib threads=1
+      ident sweep case=sgd,adamw seed=1,2,3 hydra/launcher=local threads=1
       ident sweep scale=paper seed=1,2 device=cuda processes=4
       ident sweep experiment=fig4
       ident sweep 'model.n_head=choice(2,4,8)' 'seed=range(0,3)' name=heads
@@ -48,7 +48,7 @@ def sweep(
       Points that come out equal run once. A point that fails, or is killed, doesn't stop the others.
 
     \b
-    Launchers: hydra/launcher=basic|joblib|submitit_local|submitit_slurm|ray (docs/CLUSTER.md)
+    Launchers: hydra/launcher=basic|local|joblib|submitit_local|submitit_slurm|ray (docs/CLUSTER.md)
     """
     words = overrides or []
     if shown(words, config_dir, cfg, package, resolve, info, sweep=True):

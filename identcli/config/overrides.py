@@ -40,7 +40,7 @@ PACKAGES = {
 }
 
 # Choices of ours that stand on one of a package.
-PRESETS = {"joblib_two": "joblib", **dict.fromkeys(("slurm", "slurm_gpu", "slurm_nodes"), "submitit_slurm")}
+PRESETS = dict.fromkeys(("slurm", "slurm_gpu", "slurm_nodes"), "submitit_slurm")
 
 
 def quote(text: str) -> str:

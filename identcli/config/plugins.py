@@ -1,4 +1,4 @@
-"""What ident adds to Hydra at run time: the user's folder before ours, and a sweeper for exact points."""
+"""What ident adds to Hydra at run time: the user's folder before ours, a sweeper for exact points, a launcher."""
 
 import sys
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
+from identcli.config.local import Local, LocalLauncher
 from identcli.config.overrides import quote
 from identcli.store import record
 
@@ -84,15 +85,16 @@ def _no_idle_workers(config: DictConfig, jobs: int) -> None:
 
 
 def _offer() -> None:
-    """Let Hydra find the sweeper where it looks for them, in a package of plugins, without installing one.
+    """Let Hydra find both where it looks for them, in a package of plugins, without installing one.
 
     This happens at import: a launcher's processes unpickle the task, which imports this, before Hydra's plugins.
     """
     import hydra_plugins
 
-    offered = ModuleType("hydra_plugins.ident", PointSweeper.__doc__)
-    PointSweeper.__module__ = offered.__name__
-    offered.PointSweeper = PointSweeper  # type: ignore[attr-defined]
+    offered = ModuleType("hydra_plugins.ident", "A sweeper and a launcher.")
+    for plugin in (PointSweeper, LocalLauncher):
+        plugin.__module__ = offered.__name__
+        setattr(offered, plugin.__name__, plugin)
     hydra_plugins.ident = sys.modules[offered.__name__] = offered
 
 
@@ -107,8 +109,9 @@ _SWEEPER: dict[str, Any] = {
 
 
 def register(user_folder: Path | None) -> None:
-    """Make both known to Hydra, in this process. Doing it again only changes the user's folder."""
+    """Make all of it known to Hydra, in this process. Doing it again only changes the user's folder."""
     UserFolderFirst.folder = user_folder
-    Plugins.instance().register(UserFolderFirst)
-    Plugins.instance().register(PointSweeper)
-    ConfigStore.instance().store(group="hydra/sweeper", name="points", node=_SWEEPER, provider="ident")
+    for plugin in (UserFolderFirst, PointSweeper, LocalLauncher):
+        Plugins.instance().register(plugin)
+    for group, name, node in (("hydra/sweeper", "points", _SWEEPER), ("hydra/launcher", "local", Local)):
+        ConfigStore.instance().store(group=group, name=name, node=node, provider="ident")

@@ -26,7 +26,7 @@ SECONDS_TO_FIND_OUT = 30.0
 FINAL = ("finished", "diverged")
 
 _BEGAN = (os.getpid(), os.getppid())
-_launching: set[int] = set()
+_launching: list[int] = []
 _watching, _training = threading.Event(), threading.Event()
 
 
@@ -74,14 +74,16 @@ def point(composed: Any) -> float:
 
 def launches_here() -> None:
     """Say that this process launches the sweep: points that run in it aren't orphans when its shell is gone."""
-    _launching.add(os.getpid())
+    _launching.append(os.getpid())
 
 
 def _orphaned() -> Callable[[], bool]:
     """Whether the process that launches the sweep is gone, as seen from a worker that it has started."""
-    pid, parent = _BEGAN
-    if os.getpid() != pid or pid in _launching:
+    own, (began, parent) = os.getpid(), _BEGAN
+    if own in _launching or (own != began and not _launching):
         return lambda: False
+    if own != began:  # forked off the launching process, which has imported this
+        parent = _launching[-1]
     if not _watching.is_set():
         _watching.set()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is answered by the launching process
@@ -97,9 +99,14 @@ def _leave_when_orphaned(parent: int) -> None:
 
 
 def _train(config: RunConfig, folder: Path, command: list[str]) -> None:
+    import torch
+
     from identcli.runs.resume import resume
     from identcli.runs.train import run
 
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads):  # a launcher may have set it when torch, which reads it, was there already
+        torch.set_num_threads(int(threads))
     with suppress(InUse):  # the other process writes how it fares
         if is_run(folder):
             resume(folder, {}, command, live=False)

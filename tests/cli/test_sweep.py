@@ -125,7 +125,8 @@ def record_sweep(folder, words):
     record.write_sweep(folder, {"command": [], "words": words, "config_dir": None, "points": points})
 
 
-def test_a_killed_point_costs_the_batch_nothing(here, capsys):
+@pytest.mark.parametrize("launcher", ["joblib", "local"])
+def test_a_killed_point_costs_the_batch_nothing(here, capsys, launcher):
     """Two processes side by side; that the process of a launcher is killed is in benchmarks/soak.py."""
     sweep = here / "outputs/sweep1"
 
@@ -137,34 +138,95 @@ def test_a_killed_point_costs_the_batch_nothing(here, capsys):
 
     threading.Thread(target=kill, daemon=True).start()
     words = [*SMALL, "steps=300", "eval.every=300", "collect=off", "checkpoint.every=50", "seed=1,2"]
-    assert answer(["sweep", *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]) == 1
+    assert answer(["sweep", *words, f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=2"]) == 1
     assert [row.state for row in rows(sweep)] == ["lost", "finished"]
     lost = "lost: seed=1: killed by SIGKILL: out of memory? (log: outputs/sweep1/seed-1/run.log)\n"
     assert lost in capsys.readouterr().err
     assert list(metrics.read(sweep / "seed-2", "train")["step"]) == list(range(300))
 
 
-def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd):
+@pytest.mark.parametrize(("launcher", "runs"), [("joblib", b"popen_loky"), ("local", b"hydra/launcher=local")])
+def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd, launcher, runs):
     """A Ctrl-C at a terminal reaches every process of the group; no worker may answer it by itself."""
     words = [*SMALL, "steps=1000000", "eval.every=1000000", "collect=off", "checkpoint.every=20", "seed=1,2"]
-    command = [sys.executable, "-m", "identcli", "sweep", *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=6"]
-    launcher = subprocess.Popen(command, start_new_session=True)
+    words += [f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=6"]
+    sweeping = subprocess.Popen([sys.executable, "-m", "identcli", "sweep", *words], start_new_session=True)
     statuses = [here / f"outputs/sweep1/seed-{seed}/status.json" for seed in (1, 2)]
     try:
         while not all(path.exists() and json.loads(path.read_text())["step"] for path in statuses):
-            assert launcher.poll() is None
+            assert sweeping.poll() is None
             time.sleep(0.05)
-        workers = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        workers = Path(f"/proc/{sweeping.pid}/task/{sweeping.pid}/children").read_text().split()
         names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers]
-        os.killpg(launcher.pid, signal.SIGINT)
-        assert launcher.wait(60) == 130
+        os.killpg(sweeping.pid, signal.SIGINT)
+        assert sweeping.wait(60) == 130
     finally:
-        launcher.kill()
-    assert sum(b"popen_loky" in name for name in names) == 2
+        sweeping.kill()
+    assert sum(runs in name for name in names) == 2
     said = capfd.readouterr().err
     assert "of 2 points: 2 interrupted\n" in said
     assert "broke down" not in said
     assert "Traceback" not in said
+
+
+def training(folder):
+    """The status of a run, once it has made a step."""
+    status = folder / "status.json"
+    while not status.exists() or not json.loads(status.read_text())["step"]:
+        time.sleep(0.02)
+    return json.loads(status.read_text())
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+LONG = [*SMALL, "eval.every=1000000", "collect=off", "checkpoint.every=20"]
+
+
+def test_a_killed_process_of_the_launcher_is_made_good(here, capsys):
+    sweep = here / "outputs/sweep1"
+
+    def kill():
+        os.kill(parent_of(training(sweep / "seed-1")["pid"]), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    launch = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+    assert answer(["sweep", *LONG, "steps=400", "seed=1,2,3", *launch]) == 0
+    assert [row.state for row in rows(sweep)] == ["finished"] * 3
+    said = capsys.readouterr().err
+    assert said.count("launching again: RuntimeError: the process of a point was killed by SIGKILL\n") == 1
+    assert "Traceback" in (sweep / "sweep.log").read_text()
+    assert all(list(metrics.read(row.folder, "train")["step"]) == list(range(400)) for row in rows(sweep))
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "local"])
+def test_points_of_a_killed_launching_process_end_with_a_checkpoint(here, capfd, launcher):
+    words = [*LONG, "steps=1000000", "seed=1,2", f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=2"]
+    sweeping = subprocess.Popen([sys.executable, "-m", "identcli", "sweep", *words], start_new_session=True)
+    sweep = here / "outputs/sweep1"
+    try:
+        pids = [training(sweep / f"seed-{seed}")["pid"] for seed in (1, 2)]
+        pids += [parent_of(pid) for pid in pids]
+    finally:
+        sweeping.kill()
+        sweeping.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "neither points nor their launcher's processes"
+    assert [row.state for row in rows(sweep)] == ["interrupted"] * 2
+    assert all(list((row.folder / "checkpoints").iterdir()) for row in rows(sweep))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_points_side_by_side_share_the_cores(here, monkeypatch):
+    """torch, which reads the variable when it is imported, is there already when a point is forked."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    words = [*SMALL, "threads=null", "seed=1,2", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+    assert answer(["sweep", *words]) == 0
+    folders = [row.folder for row in rows(here / "outputs/sweep1")]
+    assert [json.loads((each / "environment.json").read_text())["torch_threads"] for each in folders] == [3, 3]
 
 
 def test_a_sweep_on_ray(here, monkeypatch):
