@@ -252,6 +252,8 @@ def _contrary(config: DictConfig) -> Iterator[str]:
         yield f"hydra.mode={config.hydra.mode.name}: ident train makes one run, ident sweep many"
     if config.hydra.job.chdir:
         yield "hydra.job.chdir=true: a run stays in the folder where it is started, so that data.path is one file"
+    if config.hydra.launcher.get("n_jobs") == 0:
+        yield "hydra.launcher.n_jobs=0: must be at least 1, or -1 for as many as there are cores"
 
 
 def _uneven(config: DictConfig) -> Iterator[str]:

@@ -61,9 +61,13 @@ def test_a_sweep_and_its_resume(here, capsys):
             ["seed=-1: must be greater than or equal to 0", "lr='abc': must be a valid number"],
         ),
         (["data=text", "data.path=nowhere.txt", "seed=1,2"], None),
+        (
+            ["seed=1,2", "hydra/launcher=local", "hydra.launcher.n_jobs=0"],
+            ["hydra.launcher.n_jobs=0: must be at least 1, or -1 for as many as there are cores"],
+        ),
         (["--resume", "nowhere"], ["nowhere: no sweep"]),
     ],
-    ids=["points", "data", "resume"],
+    ids=["points", "data", "launcher", "resume"],
 )
 def test_bad_input_leaves_nothing(here, capsys, words, lines):
     assert answer(["sweep", *words]) == 2
