@@ -241,7 +241,7 @@ def _composed(words: list[str], typed: Collection[str] | None = None) -> DictCon
         raise ConfigErrors([f"{place}: can't be read as YAML: {error.problem}"]) from None
     if wrong := security.refused(OmegaConf.to_container(config, resolve=False), by_hand):
         raise ConfigErrors(wrong)
-    if wrong := [*_contrary(config), *security.refused_lines(_launcher(config))]:
+    if wrong := [*_contrary(config), *_none_at_a_time(config), *security.refused_lines(_launcher(config))]:
         raise ConfigErrors(wrong)
     return config
 
@@ -252,6 +252,10 @@ def _contrary(config: DictConfig) -> Iterator[str]:
         yield f"hydra.mode={config.hydra.mode.name}: ident train makes one run, ident sweep many"
     if config.hydra.job.chdir:
         yield "hydra.job.chdir=true: a run stays in the folder where it is started, so that data.path is one file"
+
+
+def _none_at_a_time(config: DictConfig) -> Iterator[str]:
+    """What joblib finds out when the sweep's folder is there already."""
     if config.hydra.launcher.get("n_jobs") == 0:
         yield "hydra.launcher.n_jobs=0: must be at least 1, or -1 for as many as there are cores"
 

@@ -16,7 +16,7 @@ from identcli.config.errors import ConfigErrors
 from identcli.config.preflight import many
 from identcli.runs.listing import rows
 from identcli.store import events, metrics, record
-from processes import children_of
+from processes import children_of, parent_of
 
 pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
 
@@ -105,10 +105,6 @@ def once_at(run, step, patience_s=60):
 def tasks_of(pid):
     """The tasks of the job, of which one has started this process."""
     return children_of(parent_of(parent_of(pid)))
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_processes_and_tasks_must_fit_together():

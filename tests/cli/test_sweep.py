@@ -16,9 +16,11 @@ from identcli.config.errors import ConfigErrors
 from identcli.config.preflight import again
 from identcli.runs.listing import rows
 from identcli.store import metrics, record
+from processes import once_it_trains, parent_of
 
 SMALL = ["data=markov", "data.length=2000", "model.n_layer=1", "model.n_head=2", "model.n_embd=16"]
 SMALL += ["model.block_size=8", "batch_size=2", "steps=4", "eval.batches=1", "checkpoint.every=0", "threads=1"]
+LONG = [*SMALL, "eval.every=1000000", "collect=off", "checkpoint.every=20"]
 
 
 @pytest.fixture(autouse=True)
@@ -135,10 +137,7 @@ def test_a_killed_point_costs_the_batch_nothing(here, capsys, launcher):
     sweep = here / "outputs/sweep1"
 
     def kill():
-        status = sweep / "seed-1/status.json"
-        while not status.exists() or not json.loads(status.read_text())["step"]:
-            time.sleep(0.02)
-        os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
+        os.kill(once_it_trains(sweep / "seed-1")["pid"], signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     words = [*SMALL, "steps=300", "eval.every=300", "collect=off", "checkpoint.every=50", "seed=1,2"]
@@ -152,8 +151,7 @@ def test_a_killed_point_costs_the_batch_nothing(here, capsys, launcher):
 @pytest.mark.parametrize(("launcher", "runs"), [("joblib", b"popen_loky"), ("local", b"hydra/launcher=local")])
 def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd, launcher, runs):
     """A Ctrl-C at a terminal reaches every process of the group; no worker may answer it by itself."""
-    words = [*SMALL, "steps=1000000", "eval.every=1000000", "collect=off", "checkpoint.every=20", "seed=1,2"]
-    words += [f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=6"]
+    words = [*LONG, "steps=1000000", "seed=1,2", f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=6"]
     sweeping = subprocess.Popen([sys.executable, "-m", "identcli", "sweep", *words], start_new_session=True)
     statuses = [here / f"outputs/sweep1/seed-{seed}/status.json" for seed in (1, 2)]
     try:
@@ -173,26 +171,11 @@ def test_an_interrupted_sweep_of_few_points_and_many_workers(here, capfd, launch
     assert "Traceback" not in said
 
 
-def training(folder):
-    """The status of a run, once it has made a step."""
-    status = folder / "status.json"
-    while not status.exists() or not json.loads(status.read_text())["step"]:
-        time.sleep(0.02)
-    return json.loads(status.read_text())
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-LONG = [*SMALL, "eval.every=1000000", "collect=off", "checkpoint.every=20"]
-
-
 def test_a_killed_process_of_the_launcher_is_made_good(here, capsys):
     sweep = here / "outputs/sweep1"
 
     def kill():
-        os.kill(parent_of(training(sweep / "seed-1")["pid"]), signal.SIGKILL)
+        os.kill(parent_of(once_it_trains(sweep / "seed-1")["pid"]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     launch = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
@@ -210,7 +193,7 @@ def test_points_of_a_killed_launching_process_end_with_a_checkpoint(here, capfd,
     sweeping = subprocess.Popen([sys.executable, "-m", "identcli", "sweep", *words], start_new_session=True)
     sweep = here / "outputs/sweep1"
     try:
-        pids = [training(sweep / f"seed-{seed}")["pid"] for seed in (1, 2)]
+        pids = [once_it_trains(sweep / f"seed-{seed}")["pid"] for seed in (1, 2)]
         pids += [parent_of(pid) for pid in pids]
     finally:
         sweeping.kill()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from tests.processes import children_of
 
 from identcli.config import local
 from identcli.config.local import Local, LocalLauncher
 from identcli.config.plugins import register
+from processes import children_of
 
 pytestmark = pytest.mark.skipif(not local.FORKS, reason="forks only on Linux")
 
@@ -34,9 +34,10 @@ class One:
             os._exit(3)
         if word.startswith("waits"):
             time.sleep(60)
-        if word == "meets":
-            while len(list(self.folder.glob("began-meets-*"))) < 2:
-                time.sleep(0.01)
+        deadline = time.monotonic() + 10
+        while word == "meets" and len(list(self.folder.glob("began-meets-*"))) < 2:
+            assert time.monotonic() < deadline, "the other doesn't come"
+            time.sleep(0.01)
         if word == "ignores":
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1 if word == "slow" else 0)
@@ -69,8 +70,15 @@ def test_each_point_has_a_process_and_the_answers_their_order(launch):
 @pytest.mark.parametrize(("at_once", "overlap"), [(1, 1), (2, 2), (3, 3)])
 def test_so_many_at_a_time_and_no_more(tmp_path, at_once, overlap):
     class Counting(One):
+        """Waits until as many are there as may be, or no more will come; then a while for one too many."""
+
         def launch(self, job_overrides, initial_job_idx):
-            (tmp_path / f"in-{initial_job_idx}").touch()
+            for what in ("in", "began"):
+                (tmp_path / f"{what}-{initial_job_idx}").touch()
+            deadline = time.monotonic() + 10
+            while len(list(tmp_path.glob("in-*"))) < overlap and len(list(tmp_path.glob("began-*"))) < 4:
+                assert time.monotonic() < deadline, "none of the others comes"
+                time.sleep(0.01)
             time.sleep(0.2)
             there = len(list(tmp_path.glob("in-*")))
             time.sleep(0.2)

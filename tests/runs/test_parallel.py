@@ -19,7 +19,7 @@ from identcli.cli.app import answer
 from identcli.runs.listing import rows
 from identcli.runs.session import prepare
 from identcli.store import checkpoints, events, metrics, record
-from processes import children_of, told
+from processes import children_of, once_it_trains, told
 
 SMALL = [
     "data=markov",
@@ -183,15 +183,6 @@ def at_the_same_time(act):
             yield
         finally:
             done.result()
-
-
-def once_it_trains(folder, patience_s=60):
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if (folder / "status.json").exists() and (status := record.read_status(folder))["step"]:
-            return status
-        time.sleep(0.02)
-    raise AssertionError(f"{folder} doesn't train")
 
 
 def children():
